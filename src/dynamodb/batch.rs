@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DynamoCaller, Item, Store, StoreTxn,
+    DynamoCaller, DynamoStore, DynamoTxn, Item,
     database::{CachedTable, Database, ItemRequest, StoredItem, TRIES},
     error::{CancellationReason, Error, ErrorType, Result},
     expression::evaluate::Projection,
@@ -177,7 +177,7 @@ fn duplicates() -> Error {
     Error::validation("Provided list of item keys contains duplicates")
 }
 
-impl<S: Store> Database<S> {
+impl<S: DynamoStore> Database<S> {
     pub(crate) async fn batch_get_item(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: BatchGet = read(body)?;
         let asked = required(request.request_items.as_ref(), "RequestItems")?;
@@ -377,7 +377,7 @@ impl<S: Store> Database<S> {
                 return Err(Error::cancelled(plans.into_iter().map(|plan| reason(plan.err())).collect()));
             }
 
-            let mut txn = StoreTxn::default();
+            let mut txn = DynamoTxn::default();
             let mut costs = Costs::default();
             let mut locks = Vec::new();
             let mut records: BTreeMap<&str, (&CachedTable, Vec<ItemRecord>)> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Selects the operation of a request.
 
 use crate::{
-    DynamoCaller, Store,
+    DynamoCaller, DynamoStore,
     database::Database,
     error::{Error, ErrorType, Result},
     items::WriteKind,
@@ -23,7 +23,7 @@ pub(crate) fn body_bytes_max(operation: &str, most: usize) -> usize {
     }
 }
 
-impl<S: Store> Database<S> {
+impl<S: DynamoStore> Database<S> {
     /// Executes an operation and returns the body of its answer. `invocation` is the same for all attempts of an SDK.
     pub(crate) async fn call(
         &self,

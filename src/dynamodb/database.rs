@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    AttributeValue, DynamoCaller, DynamoOptions, Item, ItemEntry, Store,
+    AttributeValue, DynamoCaller, DynamoEntry, DynamoOptions, DynamoStore, Item,
     error::{Error, ErrorType, Result},
     item::{ItemRecord, RequestMark},
     key,
@@ -64,7 +64,7 @@ pub(crate) struct ItemRequest<'a> {
 pub(crate) struct StoredItem {
     pub(crate) known: Arc<CachedTable>,
     pub(crate) key: Vec<u8>,
-    pub(crate) stored: Option<(ItemRecord, ItemEntry)>,
+    pub(crate) stored: Option<(ItemRecord, DynamoEntry)>,
     /// The item as the client sees it: see `recipes`.
     pub(crate) shown: Option<Item>,
 }
@@ -82,7 +82,7 @@ impl StoredItem {
     }
 }
 
-impl<S: Store> Database<S> {
+impl<S: DynamoStore> Database<S> {
     pub(crate) fn new(store: S, options: DynamoOptions) -> Self {
         let stripes = (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect();
         Self { store, options, schemas: Mutex::default(), stripes, dropped: Notify::default() }
@@ -107,7 +107,7 @@ impl<S: Store> Database<S> {
         caller: &DynamoCaller,
         wanted: &[ItemRequest<'_>],
         further: &[Vec<u8>],
-    ) -> Result<(Vec<StoredItem>, Vec<Option<ItemEntry>>)> {
+    ) -> Result<(Vec<StoredItem>, Vec<Option<DynamoEntry>>)> {
         let names: BTreeSet<&str> = wanted.iter().map(|wanted| wanted.table).collect();
         let mut known = BTreeMap::new();
         for name in &names {
@@ -162,7 +162,7 @@ impl<S: Store> Database<S> {
         &self,
         known: Arc<CachedTable>,
         key: Vec<u8>,
-        entry: Option<ItemEntry>,
+        entry: Option<DynamoEntry>,
     ) -> Result<StoredItem> {
         let Some(mut entry) = entry else { return Ok(StoredItem { known, key, stored: None, shown: None }) };
         let record = ItemRecord::decode(&std::mem::take(&mut entry.value))
@@ -172,7 +172,7 @@ impl<S: Store> Database<S> {
     }
 
     /// Caches the schema that a table's entry has.
-    fn learn(&self, name: &str, entry: Option<&ItemEntry>) -> Result<Arc<CachedTable>> {
+    fn learn(&self, name: &str, entry: Option<&DynamoEntry>) -> Result<Arc<CachedTable>> {
         let table = entry.map(|entry| TableProperties::decode(&entry.value)).transpose()?;
         let mut schemas = self.schemas();
         let Some((table, entry)) = table.filter(|table| !table.is_dropped).zip(entry) else {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    AttributeValue, DynamoCaller, DynamoOptions, Item, Store,
+    AttributeValue, DynamoCaller, DynamoOptions, DynamoStore, Item,
     database::Database,
     expression::{names::Placeholders, parse_condition, parse_projection, parse_update},
     item::ItemRecord,
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Operations<S>(Arc<Database<S>>);
 
-impl<S: Store> Operations<S> {
+impl<S: DynamoStore> Operations<S> {
     /// Makes the operations over a store.
     pub fn new(store: S) -> Self {
         Self(Arc::new(Database::new(store, DynamoOptions::new(|| 0, 7))))
@@ -25,7 +25,7 @@ impl<S: Store> Operations<S> {
     pub async fn call(&self, operation: &str, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let address = ([127, 0, 0, 1], 4000).into();
-        let caller = DynamoCaller { identity: None, address, deadline, is_endpoint: false };
+        let caller = DynamoCaller { identity: None, address, deadline, is_port: false };
         let answer = self.0.call(&caller, operation, None, body).await;
         answer.map_err(|error| serde_json::to_vec(&error).expect("texts and numbers are JSON"))
     }

@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    DynamoCaller, DynamoOptions, Store,
+    DynamoCaller, DynamoOptions, DynamoStore,
     bodies::{self, Bodies, BodyShare},
     call::body_bytes_max,
     database::Database,
@@ -59,7 +59,7 @@ struct Endpoint<S> {
 
 /// Serves DynamoDB's API over a store until `stopping` is cancelled, and then the requests in flight. Never fails: an error of one
 /// connection does not affect others. Dropping the future closes all connections.
-pub async fn serve<L: HttpListen, S: Store>(
+pub async fn serve<L: HttpListen, S: DynamoStore>(
     listener: L,
     store: S,
     options: DynamoOptions,
@@ -88,7 +88,7 @@ pub async fn serve<L: HttpListen, S: Store>(
     lockkeeper_http1::serve(listener, limits, answer, stopping).await;
 }
 
-impl<S: Store> Endpoint<S> {
+impl<S: DynamoStore> Endpoint<S> {
     async fn answer(&self, request: Request<Incoming>, client: SocketAddr) -> Response<OutgoingAnswer> {
         let (parts, body) = request.into_parts();
         if parts.method == Method::GET {
@@ -142,7 +142,7 @@ impl<S: Store> Endpoint<S> {
         let identity = claim.prove(parts, &body)?;
 
         let deadline = Instant::now() + options.operation_timeout;
-        let caller = DynamoCaller { identity, address: client, deadline, is_endpoint: false };
+        let caller = DynamoCaller { identity, address: client, deadline, is_port: false };
         let invocation = parts.headers.get("amz-sdk-invocation-id").and_then(|id| id.to_str().ok());
         let answer = self.database.call(&caller, operation, invocation, &body);
         timeout_at(deadline + DEADLINE_SLACK, answer).await.unwrap_or_else(|_| {

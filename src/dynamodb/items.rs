@@ -6,7 +6,8 @@
 use serde::Serialize;
 
 use crate::{
-    CommitResult, DynamoCaller, DynamoStoreError, Item, ItemEntry, Lease, Store, StoreTxn, Write,
+    DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoStore, DynamoStoreError, DynamoTxn, DynamoWrite,
+    Item,
     database::{Database, ITEM_BYTES_MAX, ItemRequest, StoredItem, TRIES},
     error::{Error, ErrorType, Result},
     expression::{
@@ -69,7 +70,7 @@ enum Recalled {
 
 /// A change that has been decided.
 pub(crate) struct Planned {
-    pub(crate) write: Option<Write>,
+    pub(crate) write: Option<DynamoWrite>,
     pub(crate) record: Option<ItemRecord>,
     /// The item is a lock whose lease was over before, and still is.
     is_over: bool,
@@ -265,7 +266,7 @@ impl<'a> Prepared<'a> {
                 item
             }
             ItemChange::Delete => {
-                let write = located.stored.is_some().then(|| Write::Delete { key: located.key.clone() });
+                let write = located.stored.is_some().then(|| DynamoWrite::Delete { key: located.key.clone() });
                 return Ok(Planned { write, record: None, is_over: false, is_tenure: false, bytes: old_bytes });
             }
             ItemChange::Nothing => {
@@ -280,11 +281,11 @@ impl<'a> Prepared<'a> {
 
         let bytes = old_bytes.max(item_size(&item));
         // A write that says nothing of the lock leaves it as it was: over, and shown so.
-        let is_over = lease == Lease::Keep && before.is_some_and(|(_, entry)| entry.expired);
-        let is_tenure = matches!(lease, Lease::Grant { .. } | Lease::Renew);
+        let is_over = lease == DynamoLease::Kept && before.is_some_and(|(_, entry)| entry.expired);
+        let is_tenure = matches!(lease, DynamoLease::Granted { .. } | DynamoLease::Renewed);
 
         let record = ItemRecord { item, fence, mark };
-        let write = Write::Put { key: located.key.clone(), value: record.encode(), lease };
+        let write = DynamoWrite::Put { key: located.key.clone(), value: record.encode(), lease };
         Ok(Planned { write: Some(write), record: Some(record), is_over, is_tenure, bytes })
     }
 }
@@ -298,7 +299,7 @@ fn json(response: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(response).expect("texts and numbers are JSON")
 }
 
-impl<S: Store> Database<S> {
+impl<S: DynamoStore> Database<S> {
     pub(crate) async fn write_item(
         &self,
         caller: &DynamoCaller,
@@ -366,7 +367,7 @@ impl<S: Store> Database<S> {
             // The table is expected as it was read, too: a write must not revive an item of a table that was dropped.
             let table = (crate::key::table_key(prepared.wanted.table), located.known.modified);
             let item = (located.key.clone(), located.modified());
-            let txn = StoreTxn { expected: vec![table, item], writes: vec![write] };
+            let txn = DynamoTxn { expected: vec![table, item], writes: vec![write] };
 
             let repeats = prepared.repeats(returned, &planned);
             let memory = mark.zip(answer_key.as_ref()).zip(repeats).map(|((mark, key), repeats)| {
@@ -398,7 +399,7 @@ impl<S: Store> Database<S> {
         caller: &DynamoCaller,
         mark: RequestMark,
         located: &StoredItem,
-        kept: Option<&ItemEntry>,
+        kept: Option<&DynamoEntry>,
         shows_old: bool,
     ) -> Result<Recalled> {
         let answer = kept.and_then(|entry| once::kept(&entry.value));
@@ -421,11 +422,15 @@ impl<S: Store> Database<S> {
     /// Renews the leases of these items, of those that have one and all at once, before a request that acquired them is answered again:
     /// some clients count their lease from the answer. Returns `false` if one of the items has changed meanwhile.
     pub(crate) async fn renew(&self, caller: &DynamoCaller, items: &[&StoredItem]) -> Result<bool> {
-        let mut txn = StoreTxn::default();
+        let mut txn = DynamoTxn::default();
         for located in items {
             let Some((record, entry)) = located.stored.as_ref().filter(|(_, entry)| entry.leased) else { continue };
             let renewed = ItemRecord { fence: recipes::kept(record, entry), ..record.clone() };
-            txn.writes.push(Write::Put { key: located.key.clone(), value: renewed.encode(), lease: Lease::Renew });
+            txn.writes.push(DynamoWrite::Put {
+                key: located.key.clone(),
+                value: renewed.encode(),
+                lease: DynamoLease::Renewed,
+            });
 
             let table = (crate::key::table_key(&located.known.table.name), located.known.modified);
             if !txn.expected.contains(&table) {
@@ -445,11 +450,11 @@ impl<S: Store> Database<S> {
     async fn commit_with(
         &self,
         caller: &DynamoCaller,
-        txn: StoreTxn,
-        memory: Option<(Write, (Vec<u8>, u64))>,
+        txn: DynamoTxn,
+        memory: Option<(DynamoWrite, (Vec<u8>, u64))>,
         role: WriteKind,
-    ) -> Result<CommitResult> {
-        let txn = if Planted::ReadNotInCommit.is_on() { StoreTxn { expected: Vec::new(), ..txn } } else { txn };
+    ) -> Result<DynamoCommitted> {
+        let txn = if Planted::ReadNotInCommit.is_on() { DynamoTxn { expected: Vec::new(), ..txn } } else { txn };
         let Some((write, expected)) = memory else { return Ok(self.store.commit(caller, txn).await?) };
         let mut remembered = txn.clone();
         remembered.writes.push(write);

@@ -16,9 +16,8 @@
 //! store       the keyspace: a parameter
 //! ```
 //!
-//! The store knows nothing of this API, and this crate knows nothing of replication: a program that implements [`Store`] gets the endpoint
-//! by
-//! [`serve`].
+//! The store knows nothing of this API, and this crate knows nothing of replication: a program that implements [`DynamoStore`] gets the
+//! endpoint by [`serve`].
 //!
 //! Errors have DynamoDB's types and, as far as they are known, its texts. If two things are wrong with a request, this crate may name
 //! another one than DynamoDB does. If the expressions of a request are wrong and its table is missing, the error names the expression.
@@ -64,6 +63,7 @@ pub use number::{Number, NumberError};
 pub use options::{DynamoOptions, UnreadLimits};
 pub use sigv4::Secrets;
 pub use store::{
-    AtEnd, CommitResult, DynamoCaller, DynamoStoreError, ItemEntry, Lease, Store, StoreTxn, StoredPage, Write,
+    AtEnd, DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoPage, DynamoStore, DynamoStoreError,
+    DynamoTxn, DynamoWrite,
 };
 pub use value::{AttributeValue, Item};

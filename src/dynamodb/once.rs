@@ -27,7 +27,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{DynamoCaller, Lease, Write, database::StoredItem, item::RequestMark, key};
+use crate::{DynamoCaller, DynamoLease, DynamoWrite, database::StoredItem, item::RequestMark, key};
 use lockkeeper_planted::Planted;
 
 /// Time for which an answer is kept. It is longer than any SDK tries.
@@ -91,7 +91,7 @@ impl Repeats {
 }
 
 /// The write that keeps an answer.
-pub(crate) fn keep(caller: &DynamoCaller, mark: &RequestMark, repeats: Repeats, answer: &[u8]) -> Write {
+pub(crate) fn keep(caller: &DynamoCaller, mark: &RequestMark, repeats: Repeats, answer: &[u8]) -> DynamoWrite {
     let kind = match repeats {
         Repeats::Always => 1,
         Repeats::WhileWritten => 2,
@@ -126,7 +126,7 @@ pub(crate) fn keep_transaction(
     mark: &RequestMark,
     body: &[u8],
     kept: &KeptTransaction,
-) -> Write {
+) -> DynamoWrite {
     let places: Vec<u8> = kept.locks.iter().filter_map(|place| u8::try_from(*place).ok()).collect();
     let count = u8::try_from(places.len()).unwrap_or(u8::MAX);
     let value = [&hash_parts(&[body])[..], &[count], &places, &kept.answer].concat();
@@ -141,7 +141,7 @@ pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<KeptTransact
     Ok(KeptTransaction { locks: places.iter().copied().map(usize::from).collect(), answer: answer.to_vec() })
 }
 
-fn put(caller: &DynamoCaller, mark: &RequestMark, value: Vec<u8>, ttl_ms: u64) -> Write {
+fn put(caller: &DynamoCaller, mark: &RequestMark, value: Vec<u8>, ttl_ms: u64) -> DynamoWrite {
     let owner = caller.identity.clone().unwrap_or_default();
-    Write::Put { key: key::answer_key(mark), value, lease: Lease::Memory { owner, ttl_ms } }
+    DynamoWrite::Put { key: key::answer_key(mark), value, lease: DynamoLease::Memory { owner, ttl_ms } }
 }

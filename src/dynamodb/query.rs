@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::{
-    AttributeValue, DynamoCaller, Item, Store,
+    AttributeValue, DynamoCaller, DynamoStore, Item,
     database::{CachedTable, Database, ItemRequest, check_key_value},
     error::{Error, Result},
     expression::{
@@ -58,7 +58,7 @@ struct Reading<'a> {
     limit: usize,
 }
 
-impl<S: Store> Database<S> {
+impl<S: DynamoStore> Database<S> {
     pub(crate) async fn query(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: ReadRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
@@ -184,7 +184,7 @@ impl<S: Store> Database<S> {
         let mut last_key: Option<Item> = None;
         'pages: loop {
             let at_a_time = ENTRIES_AT_A_TIME.min(reading.limit - answer.scanned_count);
-            let page = self.store.range(caller, range.from.clone(), range.to.clone(), at_a_time, backwards).await?;
+            let page = self.store.list(caller, range.from.clone(), range.to.clone(), at_a_time, backwards).await?;
             let Some((last, _)) = page.entries.last() else { break };
 
             let last = last.clone();

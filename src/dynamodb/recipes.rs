@@ -44,7 +44,7 @@
 //! it, and shows no other; but a token that was shown and is written back is not stored.
 
 use crate::{
-    AttributeValue, Item, ItemEntry, Lease, Number,
+    AttributeValue, DynamoEntry, DynamoLease, Item, Number,
     item::{ItemFence, ItemRecord},
     schema::TableProperties,
     store::AtEnd,
@@ -317,7 +317,7 @@ fn duration_ms(text: &str) -> Option<u64> {
 }
 
 /// Returns the item as a client sees it.
-pub(crate) fn shown(record: &ItemRecord, entry: &ItemEntry, rules: Rules<'_>) -> Item {
+pub(crate) fn shown(record: &ItemRecord, entry: &DynamoEntry, rules: Rules<'_>) -> Item {
     let item = shown_at(record, entry.modified, entry.expired, rules);
     if !entry.revoked {
         return item;
@@ -379,16 +379,16 @@ fn shown_token(record: &ItemRecord, modified: u64, recipe: Recipe) -> Option<u64
 ///
 /// A new lease has a new fence, and a renewed one keeps it: so the lock that people see has the token that the item shows.
 pub(crate) fn written(
-    before: Option<(&ItemRecord, &ItemEntry)>,
+    before: Option<(&ItemRecord, &DynamoEntry)>,
     item: &mut Item,
     rules: Rules<'_>,
     says_tenure: bool,
     name: impl FnOnce() -> String,
-) -> (ItemFence, Lease) {
+) -> (ItemFence, DynamoLease) {
     drop_shown_token(before, item, rules);
-    let Some(lock) = ItemLock::from_item(item, rules) else { return (ItemFence::None, Lease::None) };
+    let Some(lock) = ItemLock::from_item(item, rules) else { return (ItemFence::None, DynamoLease::None) };
     let before = before.and_then(|(record, entry)| Some((ItemLock::from_item(&record.item, rules)?, record, entry)));
-    let is_held_on = |old: &ItemLock<'_>, entry: &ItemEntry| {
+    let is_held_on = |old: &ItemLock<'_>, entry: &DynamoEntry| {
         old.owner == lock.owner && !old.released && !entry.expired && !lock.released
     };
 
@@ -397,20 +397,20 @@ pub(crate) fn written(
             Some((old, record, entry)) if lock.released || is_held_on(old, entry) => kept(record, entry),
             Some(_) | None => ItemFence::ThisRevision,
         };
-        return (fence, Lease::None);
+        return (fence, DynamoLease::None);
     };
     match &before {
         Some((_, record, entry)) if entry.expired && Planted::PutHoldsNothing.is_on() => {
-            (kept(record, entry), Lease::Keep)
+            (kept(record, entry), DynamoLease::Kept)
         }
         Some((old, record, entry)) if entry.leased && is_held_on(old, entry) && old.has_same_terms(&lock) => {
-            (kept(record, entry), if says_tenure { Lease::Renew } else { Lease::Keep })
+            (kept(record, entry), if says_tenure { DynamoLease::Renewed } else { DynamoLease::Kept })
         }
         // A client that changes other attributes of a lock that is over acquires nothing.
-        Some((_, record, entry)) if !entry.leased && !says_tenure => (kept(record, entry), Lease::Keep),
+        Some((_, record, entry)) if !entry.leased && !says_tenure => (kept(record, entry), DynamoLease::Kept),
         Some(_) | None => {
             let owner = lock.owner.to_owned();
-            let lease = Lease::Grant { lock: Some(name()), owner, ttl_ms, at_end: lock.at_end() };
+            let lease = DynamoLease::Granted { lock: Some(name()), owner, ttl_ms, at_end: lock.at_end() };
             let earlier = before.as_ref().filter(|_| Planted::NewHolderOldToken.is_on());
             (earlier.map_or(ItemFence::ThisRevision, |(_, record, entry)| kept(record, entry)), lease)
         }
@@ -418,7 +418,7 @@ pub(crate) fn written(
 }
 
 /// Drops a token that a client has read and writes back: it would otherwise be stored as the client's own attribute.
-fn drop_shown_token(before: Option<(&ItemRecord, &ItemEntry)>, item: &mut Item, rules: Rules<'_>) {
+fn drop_shown_token(before: Option<(&ItemRecord, &DynamoEntry)>, item: &mut Item, rules: Rules<'_>) {
     let Some((record, entry)) = before else { return };
     let Some(old) = ItemLock::from_item(&record.item, rules) else { return };
     let Some(shown) = shown_token(record, entry.modified, old.recipe) else { return };
@@ -429,7 +429,7 @@ fn drop_shown_token(before: Option<(&ItemRecord, &ItemEntry)>, item: &mut Item, 
 }
 
 /// Returns the fence of a lock that is written without a new acquisition.
-pub(crate) fn kept(record: &ItemRecord, entry: &ItemEntry) -> ItemFence {
+pub(crate) fn kept(record: &ItemRecord, entry: &DynamoEntry) -> ItemFence {
     match record.fence {
         ItemFence::ThisRevision => ItemFence::At(entry.modified),
         known @ ItemFence::At(_) => known,

@@ -17,20 +17,20 @@ pub struct DynamoCaller {
     pub address: SocketAddr,
     /// Nobody reads an answer after this time.
     pub deadline: Instant,
-    /// Whether the endpoint asks for itself, about its own records. No right of a client concerns it.
-    pub is_endpoint: bool,
+    /// Whether the port asks for itself, about its own records. No right of a client concerns it.
+    pub is_port: bool,
 }
 
 impl DynamoCaller {
-    /// Makes the caller for the endpoint's own requests.
-    pub(crate) fn endpoint(deadline: Instant) -> Self {
-        Self { identity: None, address: SocketAddr::from(([0; 4], 0)), deadline, is_endpoint: true }
+    /// Makes the caller for the port's own requests.
+    pub(crate) fn port(deadline: Instant) -> Self {
+        Self { identity: None, address: SocketAddr::from(([0; 4], 0)), deadline, is_port: true }
     }
 }
 
 /// The entry of a key.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ItemEntry {
+pub struct DynamoEntry {
     /// The revision of the write that created it.
     pub created: u64,
     /// The revision of its last write. It rises with each write, over all keys, and is never zero.
@@ -47,7 +47,7 @@ pub struct ItemEntry {
     pub value: Vec<u8>,
 }
 
-impl fmt::Debug for ItemEntry {
+impl fmt::Debug for DynamoEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { created, modified, version, leased, expired, revoked, value } = self;
         write!(f, "Entry {{ {created}..{modified}, version {version}, leased {leased}, expired {expired}, ")?;
@@ -57,25 +57,25 @@ impl fmt::Debug for ItemEntry {
 
 /// Some of the entries of a range.
 #[derive(Clone, Debug, Default)]
-pub struct StoredPage {
+pub struct DynamoPage {
     /// The entries in the requested order.
-    pub entries: Vec<(Vec<u8>, ItemEntry)>,
+    pub entries: Vec<(Vec<u8>, DynamoEntry)>,
     /// Whether further entries may follow.
     pub more: bool,
 }
 
 /// Writes that take effect together, or not at all.
 #[derive(Clone, Debug, Default)]
-pub struct StoreTxn {
+pub struct DynamoTxn {
     /// Keys, each with the `modified` that its entry must have, or 0 if there must be no entry. A key occurs at most once.
     pub expected: Vec<(Vec<u8>, u64)>,
     /// The writes. A key occurs at most once.
-    pub writes: Vec<Write>,
+    pub writes: Vec<DynamoWrite>,
 }
 
 /// One write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum DynamoWrite {
     /// Creates or replaces an entry.
     Put {
         /// Its key.
@@ -83,7 +83,7 @@ pub enum Write {
         /// Its value.
         value: Vec<u8>,
         /// Its lease from now on.
-        lease: Lease,
+        lease: DynamoLease,
     },
     /// Removes an entry and its lease. It is not an error if the entry is missing.
     Delete {
@@ -94,16 +94,16 @@ pub enum Write {
 
 /// The lease of an entry after a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lease {
+pub enum DynamoLease {
     /// The entry has no lease, and lives until it is deleted.
     None,
     /// The lease stays as it was: with the same deadline, or already over.
-    Keep,
+    Kept,
     /// The lease that the entry has starts again when the write is applied. The commit fails, as if the entry had changed, if it no longer
     /// has a lease.
-    Renew,
+    Renewed,
     /// The entry gets a new lease. The lease belongs to this entry alone, and starts when the write is applied.
-    Grant {
+    Granted {
         /// The name of the lock that the entry is, for people, if it is a lock. The lock's token is the revision of this write, until
         /// another lease is granted.
         lock: Option<String>,
@@ -127,15 +127,15 @@ pub enum Lease {
 /// What happens to an entry whose lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
-    /// It stays, and reads as [`expired`](ItemEntry::expired).
+    /// It stays, and reads as [`expired`](DynamoEntry::expired).
     Expire,
     /// It is deleted.
     Delete,
 }
 
-/// The result of a [`StoreTxn`].
+/// The result of a [`DynamoTxn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommitResult {
+pub struct DynamoCommitted {
     /// Whether all entries were as expected, and all writes were made.
     pub succeeded: bool,
     /// The revision of the writes or, without any, of the store.
@@ -168,29 +168,29 @@ pub enum DynamoStoreError {
 /// A keyspace in which an entry's revision rises with each write.
 ///
 /// Each call is linearizable, and ends before the caller's deadline.
-pub trait Store: Send + Sync + 'static {
+pub trait DynamoStore: Send + Sync + 'static {
     /// Reads the entries of some keys, all of the same revision, in the order of the keys.
     fn get(
         &self,
         caller: &DynamoCaller,
         keys: Vec<Vec<u8>>,
-    ) -> impl Future<Output = Result<Vec<Option<ItemEntry>>, DynamoStoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<DynamoEntry>>, DynamoStoreError>> + Send;
 
     /// Reads the first or the last entries of `from..to`, all of the same revision, and at most `limit` of them. The store may answer with
-    /// fewer, to bound the bytes of a page, but not with none if [`StoredPage::more`] is set.
-    fn range(
+    /// fewer, to bound the bytes of a page, but not with none if [`DynamoPage::more`] is set.
+    fn list(
         &self,
         caller: &DynamoCaller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
         backwards: bool,
-    ) -> impl Future<Output = Result<StoredPage, DynamoStoreError>> + Send;
+    ) -> impl Future<Output = Result<DynamoPage, DynamoStoreError>> + Send;
 
     /// Compares, and then writes.
     fn commit(
         &self,
         caller: &DynamoCaller,
-        txn: StoreTxn,
-    ) -> impl Future<Output = Result<CommitResult, DynamoStoreError>> + Send;
+        txn: DynamoTxn,
+    ) -> impl Future<Output = Result<DynamoCommitted, DynamoStoreError>> + Send;
 }

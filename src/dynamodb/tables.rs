@@ -23,7 +23,7 @@ use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
 use crate::{
-    DynamoCaller, ItemEntry, Lease, Store, StoreTxn, Write,
+    DynamoCaller, DynamoEntry, DynamoLease, DynamoStore, DynamoTxn, DynamoWrite,
     database::{CachedTable, Database, TRIES},
     error::{Error, ErrorType, Result},
     item::ItemRecord,
@@ -381,13 +381,13 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorType::ResourceNotFound, format!("Requested resource not found: Table: {name} not found"))
 }
 
-impl<S: Store> Database<S> {
+impl<S: DynamoStore> Database<S> {
     pub(crate) async fn create_table(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TableRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
         let table = TableProperties::requested(name, &request, (self.options.wall_ms)())?;
-        let put = Write::Put { key: key::table_key(name), value: table.encode(), lease: Lease::None };
-        let txn = StoreTxn { expected: vec![(key::table_key(name), 0)], writes: vec![put] };
+        let put = DynamoWrite::Put { key: key::table_key(name), value: table.encode(), lease: DynamoLease::None };
+        let txn = DynamoTxn { expected: vec![(key::table_key(name), 0)], writes: vec![put] };
 
         loop {
             let committed = self.store.commit(caller, txn.clone()).await?;
@@ -403,8 +403,8 @@ impl<S: Store> Database<S> {
     async fn clear_name(&self, deadline: Instant, name: &str) -> Result<()> {
         let is_late = Instant::now() + ANSWER_TIME >= deadline;
         let in_use = |problem: String| Err(Error::new(ErrorType::ResourceInUse, problem));
-        let endpoint = DynamoCaller::endpoint(deadline);
-        let entry = self.store.get(&endpoint, vec![key::table_key(name)]).await?.pop().flatten();
+        let port = DynamoCaller::port(deadline);
+        let entry = self.store.get(&port, vec![key::table_key(name)]).await?.pop().flatten();
 
         match entry {
             Some(entry) if !TableProperties::decode(&entry.value)?.is_dropped => {
@@ -414,7 +414,7 @@ impl<S: Store> Database<S> {
                 "Table is being deleted: {name}: the items of the table before are still being removed; try again in a \
                  few seconds"
             )),
-            Some(entry) => self.sweep_table(&endpoint, key::dropped_table_key(name, entry.created)).await,
+            Some(entry) => self.sweep_table(&port, key::dropped_table_key(name, entry.created)).await,
             // It was deleted meanwhile.
             None => Ok(()),
         }
@@ -464,12 +464,12 @@ impl<S: Store> Database<S> {
 
         // The next key after a key is the same key with a zero byte.
         let from = if start.is_empty() { key::TABLES.into() } else { [&*key::table_key(start), &[0]].concat() };
-        let page = self.store.range(caller, from, key::after(key::TABLES.as_bytes()), limit, false).await?;
+        let page = self.store.list(caller, from, key::after(key::TABLES.as_bytes()), limit, false).await?;
         let last = page.entries.last().filter(|_| page.more).and_then(|(key, _)| key::table_name(key));
 
         // A table that cannot be read exists all the same.
         let is_there =
-            |entry: &ItemEntry| TableProperties::decode(&entry.value).map_or(true, |table| !table.is_dropped);
+            |entry: &DynamoEntry| TableProperties::decode(&entry.value).map_or(true, |table| !table.is_dropped);
         let there = page.entries.iter().filter(|(_, entry)| is_there(entry));
         let names: Vec<_> = there.filter_map(|(key, _)| key::table_name(key)).collect();
 
@@ -495,11 +495,11 @@ impl<S: Store> Database<S> {
             let dropped = key::dropped_table_key(name, entry.created);
             let without_items = TableProperties { is_dropped: true, ..table.clone() };
             let writes = vec![
-                Write::Put { key: key::table_key(name), value: without_items.encode(), lease: Lease::None },
-                Write::Put { key: dropped, value: Vec::new(), lease: Lease::None },
+                DynamoWrite::Put { key: key::table_key(name), value: without_items.encode(), lease: DynamoLease::None },
+                DynamoWrite::Put { key: dropped, value: Vec::new(), lease: DynamoLease::None },
             ];
 
-            let txn = StoreTxn { expected: vec![(key::table_key(name), entry.modified)], writes };
+            let txn = DynamoTxn { expected: vec![(key::table_key(name), entry.modified)], writes };
             if self.store.commit(caller, txn).await?.succeeded {
                 self.dropped.notify_one();
                 return Ok(json!({
@@ -512,37 +512,37 @@ impl<S: Store> Database<S> {
 
     /// Removes some items of deleted tables, as the endpoint itself. Returns whether there may be more.
     pub(crate) async fn sweep(&self, deadline: Instant) -> Result<bool> {
-        let endpoint = DynamoCaller::endpoint(deadline);
+        let port = DynamoCaller::port(deadline);
         let all = key::DROPPED.as_bytes();
-        let page = self.store.range(&endpoint, all.to_vec(), key::after(all), 1, false).await?;
+        let page = self.store.list(&port, all.to_vec(), key::after(all), 1, false).await?;
         let Some((dropped, _)) = page.entries.into_iter().next() else { return Ok(false) };
-        self.sweep_table(&endpoint, dropped).await?;
+        self.sweep_table(&port, dropped).await?;
         Ok(true)
     }
 
     /// Removes some items of a deleted table. If no item is left, removes the records of its deletion, so that its name is free.
-    async fn sweep_table(&self, endpoint: &DynamoCaller, dropped: Vec<u8>) -> Result<()> {
-        let mut txn = StoreTxn::default();
+    async fn sweep_table(&self, port: &DynamoCaller, dropped: Vec<u8>) -> Result<()> {
+        let mut txn = DynamoTxn::default();
         if let Some((name, created)) = key::dropped_table(&dropped) {
             let items = key::items_prefix(name, created);
-            let page = self.store.range(endpoint, items.clone(), key::after(&items), SWEEP_ITEMS, false).await?;
+            let page = self.store.list(port, items.clone(), key::after(&items), SWEEP_ITEMS, false).await?;
             let left = page.entries.into_iter().filter(|_| !Planted::DeletedTableKeepsItems.is_on());
-            txn.writes.extend(left.map(|(key, _)| Write::Delete { key }));
+            txn.writes.extend(left.map(|(key, _)| DynamoWrite::Delete { key }));
 
             if txn.writes.is_empty() {
                 let key = key::table_key(name);
-                let entry = self.store.get(endpoint, vec![key.clone()]).await?.pop().flatten();
+                let entry = self.store.get(port, vec![key.clone()]).await?.pop().flatten();
                 if let Some(entry) = entry.filter(|entry| entry.created == created) {
                     txn.expected.push((key.clone(), entry.modified));
-                    txn.writes.push(Write::Delete { key });
+                    txn.writes.push(DynamoWrite::Delete { key });
                 }
-                txn.writes.push(Write::Delete { key: dropped });
+                txn.writes.push(DynamoWrite::Delete { key: dropped });
             }
         } else {
-            txn.writes.push(Write::Delete { key: dropped });
+            txn.writes.push(DynamoWrite::Delete { key: dropped });
         }
 
-        self.store.commit(endpoint, txn).await?;
+        self.store.commit(port, txn).await?;
         Ok(())
     }
 
@@ -622,12 +622,12 @@ impl<S: Store> Database<S> {
         let used_for = if is_of_locks { TableUse::Locks } else { TableUse::Plain };
         let table = TableProperties { used_for: Some(used_for), ..known.table.clone() };
         let key = key::table_key(&known.table.name);
-        let put = Write::Put { key: key.clone(), value: table.encode(), lease: Lease::None };
-        let txn = StoreTxn { expected: vec![(key, known.modified)], writes: vec![put] };
-        _ = self.store.commit(&DynamoCaller::endpoint(caller.deadline), txn).await;
+        let put = DynamoWrite::Put { key: key.clone(), value: table.encode(), lease: DynamoLease::None };
+        let txn = DynamoTxn { expected: vec![(key, known.modified)], writes: vec![put] };
+        _ = self.store.commit(&DynamoCaller::port(caller.deadline), txn).await;
     }
 
-    async fn read_table(&self, caller: &DynamoCaller, name: &str) -> Result<(TableProperties, ItemEntry)> {
+    async fn read_table(&self, caller: &DynamoCaller, name: &str) -> Result<(TableProperties, DynamoEntry)> {
         let mut found = self.store.get(caller, vec![key::table_key(name)]).await?;
         let entry = found.pop().flatten().ok_or_else(|| not_found(name))?;
         let table = TableProperties::decode(&entry.value)?;
@@ -642,12 +642,12 @@ impl<S: Store> Database<S> {
         caller: &DynamoCaller,
         name: &str,
         change: impl Fn(&mut TableProperties) -> Result<()>,
-    ) -> Result<(TableProperties, ItemEntry)> {
+    ) -> Result<(TableProperties, DynamoEntry)> {
         for _ in 0..TRIES {
             let (mut table, entry) = self.read_table(caller, name).await?;
             change(&mut table)?;
-            let put = Write::Put { key: key::table_key(name), value: table.encode(), lease: Lease::None };
-            let txn = StoreTxn { expected: vec![(key::table_key(name), entry.modified)], writes: vec![put] };
+            let put = DynamoWrite::Put { key: key::table_key(name), value: table.encode(), lease: DynamoLease::None };
+            let txn = DynamoTxn { expected: vec![(key::table_key(name), entry.modified)], writes: vec![put] };
             if self.store.commit(caller, txn).await?.succeeded {
                 return Ok((table, entry));
             }

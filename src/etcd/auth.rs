@@ -6,7 +6,7 @@
 use tonic::{Request, Response, Status};
 
 use crate::{
-    Etcd, Store, StoreError,
+    Etcd, EtcdStore, EtcdStoreError,
     error::Error,
     proto::etcdserverpb::{
         AuthStatusRequest, AuthStatusResponse, AuthenticateRequest, AuthenticateResponse, auth_server::Auth,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[tonic::async_trait]
-impl<S: Store> Auth for Etcd<S> {
+impl<S: EtcdStore> Auth for Etcd<S> {
     async fn auth_status(&self, _request: Request<AuthStatusRequest>) -> Result<Response<AuthStatusResponse>, Status> {
         let enabled = self.store.needs_identity();
         Ok(Response::new(AuthStatusResponse { header: self.header_now(), enabled, auth_revision: 1 }))
@@ -26,7 +26,7 @@ impl<S: Store> Auth for Etcd<S> {
     ) -> Result<Response<AuthenticateResponse>, Status> {
         let AuthenticateRequest { name, password } = request.into_inner();
         let token = match self.store.authenticate(&name, &password) {
-            Err(StoreError::Anonymous) => Err(Error::AuthNotEnabled),
+            Err(EtcdStoreError::Anonymous) => Err(Error::AuthNotEnabled),
             Ok(None) => Err(Error::AuthFailed),
             Ok(Some(token)) => Ok(token),
             Err(error) => Err(error.into()),

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 use http::{Extensions, HeaderMap};
 use tonic::{Request, Status};
 
-use crate::{Store, error::Error};
+use crate::{EtcdStore, error::Error};
 
 /// A request with this header set to `true` is refused, and a stream ended, while no leader is known.
 const REQUIRE_LEADER: &str = "hasleader";
@@ -20,7 +20,7 @@ pub struct Etcd<S> {
     pub(crate) leases: Arc<AtomicU64>,
 }
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// Who sends a request. Fails if the caller may not ask anything, or asks for a leader and none is known.
     pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<S::Caller, Status> {
         self.caller_of(request.extensions(), request.metadata().as_ref())

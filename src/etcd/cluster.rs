@@ -3,12 +3,12 @@
 use tonic::{Request, Response, Status};
 
 use crate::{
-    Etcd, Store,
+    Etcd, EtcdStore,
     proto::etcdserverpb::{Member, MemberListRequest, MemberListResponse, cluster_server::Cluster},
 };
 
 #[tonic::async_trait]
-impl<S: Store> Cluster for Etcd<S> {
+impl<S: EtcdStore> Cluster for Etcd<S> {
     async fn member_list(&self, request: Request<MemberListRequest>) -> Result<Response<MemberListResponse>, Status> {
         let caller = self.caller(&request)?;
         let members = self.store.members(&caller).await?.into_iter().map(|member| Member {

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    Etcd, Store, StoreError, Watched,
+    Etcd, EtcdStore, EtcdStoreError, WatchedEvents,
     call::requires_leader,
     error::{Error, passes},
     follow::Followed,
@@ -44,7 +44,7 @@ const CHECK: Duration = Duration::from_secs(1);
 pub(crate) type Leaders = BoxStream<'static, Result<LeaderResponse, Status>>;
 
 #[tonic::async_trait]
-impl<S: Store> Election for Etcd<S> {
+impl<S: EtcdStore> Election for Etcd<S> {
     async fn campaign(&self, request: Request<CampaignRequest>) -> Result<Response<CampaignResponse>, Status> {
         let caller = self.caller(&request)?;
         let CampaignRequest { name, lease, value } = request.into_inner();
@@ -98,7 +98,7 @@ fn named(leader: Option<LeaderKey>) -> Result<(Key, Revision, i64), Error> {
     Ok((key::from_wire(&key)?, Revision(created), lease))
 }
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// The leader of an election, now or as of a revision, and the present revision.
     async fn first(
         &self,
@@ -146,7 +146,7 @@ impl<S: Store> Etcd<S> {
 }
 
 /// Watches an election.
-struct ElectionObserver<S: Store> {
+struct ElectionObserver<S: EtcdStore> {
     etcd: Etcd<S>,
     caller: S::Caller,
     name: Vec<u8>,
@@ -167,7 +167,7 @@ struct Following {
     is_led: bool,
 }
 
-impl<S: Store> ElectionObserver<S> {
+impl<S: EtcdStore> ElectionObserver<S> {
     async fn next(&mut self) -> Result<LeaderResponse, Error> {
         loop {
             // Events come by revisions, and one message may have several values that were proclaimed.
@@ -182,7 +182,7 @@ impl<S: Store> ElectionObserver<S> {
 
             let told = tokio::select! {
                 // The store's stream ends without an error only with the node.
-                told = following.events.next() => told.unwrap_or(Err(StoreError::Stopping)),
+                told = following.events.next() => told.unwrap_or(Err(EtcdStoreError::Stopping)),
                 _ = self.ticks.tick() => {
                     self.check()?;
                     continue;
@@ -190,10 +190,10 @@ impl<S: Store> ElectionObserver<S> {
             };
             let is_led = following.is_led;
             match told {
-                Ok(Watched { events, .. }) if is_led => self.led(&events),
-                Ok(Watched { events, .. }) => self.taken(&events)?,
+                Ok(WatchedEvents { events, .. }) if is_led => self.led(&events),
+                Ok(WatchedEvents { events, .. }) => self.taken(&events)?,
                 // What happened meanwhile is forgotten. Begin again with the present leader: those between are lost to any observer.
-                Err(StoreError::Compacted { .. }) => (self.following, self.at) = (None, None),
+                Err(EtcdStoreError::Compacted { .. }) => (self.following, self.at) = (None, None),
                 Err(error) => return Err(error.into()),
             }
         }

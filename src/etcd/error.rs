@@ -3,7 +3,7 @@
 use thiserror::Error;
 use tonic::{Code, Status};
 
-use crate::StoreError;
+use crate::EtcdStoreError;
 
 /// An error of etcd's, with its text.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -121,30 +121,30 @@ impl From<Error> for Status {
     }
 }
 
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
+impl From<EtcdStoreError> for Error {
+    fn from(error: EtcdStoreError) -> Self {
         match error {
-            StoreError::NoLeader => Self::NoLeader,
-            StoreError::LeaderChanged => Self::LeaderChanged,
-            StoreError::TimedOut => Self::TimedOut,
-            StoreError::Stopping => Self::Stopped,
-            StoreError::Overloaded => Self::TooManyRequests,
-            StoreError::Anonymous => Self::UserEmpty,
-            StoreError::UnknownToken => Self::InvalidToken,
-            StoreError::Denied(_) => Self::Denied,
-            StoreError::TooLarge(_) => Self::TooLarge,
-            StoreError::Full(_) => Self::NoSpace,
-            StoreError::SessionEnded => Self::LeaseNotFound,
-            StoreError::SessionExists => Self::LeaseExists,
-            StoreError::Compacted { .. } => Self::Compacted,
-            StoreError::Future => Self::Future,
-            StoreError::Other(what) => Self::Other(what),
+            EtcdStoreError::NoLeader => Self::NoLeader,
+            EtcdStoreError::LeaderChanged => Self::LeaderChanged,
+            EtcdStoreError::TimedOut => Self::TimedOut,
+            EtcdStoreError::Stopping => Self::Stopped,
+            EtcdStoreError::Overloaded => Self::TooManyRequests,
+            EtcdStoreError::Anonymous => Self::UserEmpty,
+            EtcdStoreError::UnknownToken => Self::InvalidToken,
+            EtcdStoreError::Denied(_) => Self::Denied,
+            EtcdStoreError::TooLarge(_) => Self::TooLarge,
+            EtcdStoreError::Full(_) => Self::NoSpace,
+            EtcdStoreError::SessionEnded => Self::LeaseNotFound,
+            EtcdStoreError::SessionExists => Self::LeaseExists,
+            EtcdStoreError::Compacted { .. } => Self::Compacted,
+            EtcdStoreError::Future => Self::Future,
+            EtcdStoreError::Other(what) => Self::Other(what),
         }
     }
 }
 
-impl From<StoreError> for Status {
-    fn from(error: StoreError) -> Self {
+impl From<EtcdStoreError> for Status {
+    fn from(error: EtcdStoreError) -> Self {
         Error::from(error).into()
     }
 }

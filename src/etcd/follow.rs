@@ -12,17 +12,17 @@ use futures::{
 use lockkeeper_machine::{EntryEvent, KeyRange, Revision};
 use tokio::time::sleep;
 
-use crate::{Etcd, Store, StoreError, Watched, error::passes};
+use crate::{Etcd, EtcdStore, EtcdStoreError, WatchedEvents, error::passes};
 
 /// Between two attempts to watch.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Events in whole revisions. An error ends them.
-pub(crate) type Followed = BoxStream<'static, Result<Watched, StoreError>>;
+pub(crate) type Followed = BoxStream<'static, Result<WatchedEvents, EtcdStoreError>>;
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// The events of a range from a revision on, included, or from now on without one. The first item comes at once, and tells where they
-    /// begin: after its [`Watched::complete`], unless it has some. Errors that pass are not told.
+    /// begin: after its [`WatchedEvents::complete`], unless it has some. Errors that pass are not told.
     pub(crate) fn follow(
         &self,
         caller: &S::Caller,
@@ -43,23 +43,23 @@ impl<S: Store> Etcd<S> {
     }
 }
 
-struct Follower<S: Store> {
+struct Follower<S: EtcdStore> {
     store: S,
     caller: S::Caller,
     range: KeyRange,
     /// The first revision that was not shown.
     from: Option<Revision>,
     with_previous: bool,
-    open: Option<BoxStream<'static, Result<Watched, StoreError>>>,
+    open: Option<BoxStream<'static, Result<WatchedEvents, EtcdStoreError>>>,
     /// Events of a revision whose others are still to come.
     parts: Vec<EntryEvent>,
 }
 
-impl<S: Store> Follower<S> {
-    async fn next(&mut self) -> Result<Watched, StoreError> {
+impl<S: EtcdStore> Follower<S> {
+    async fn next(&mut self) -> Result<WatchedEvents, EtcdStoreError> {
         loop {
             let told = match &mut self.open {
-                Some(open) => open.next().await.unwrap_or(Err(StoreError::NoLeader)),
+                Some(open) => open.next().await.unwrap_or(Err(EtcdStoreError::NoLeader)),
                 None => {
                     // Boxed, so that a watch which is open does not carry the space for its opening.
                     let open = self.store.watch(&self.caller, self.range.clone(), self.from, self.with_previous);
@@ -73,11 +73,11 @@ impl<S: Store> Follower<S> {
                 }
             };
             match told {
-                Ok(Watched { events, complete }) => {
+                Ok(WatchedEvents { events, complete }) => {
                     self.parts.extend(events);
                     let rest = self.parts.split_off(self.parts.partition_point(|event| event.revision <= complete));
                     self.from = Some(Revision(complete.0 + 1));
-                    return Ok(Watched { events: mem::replace(&mut self.parts, rest), complete });
+                    return Ok(WatchedEvents { events: mem::replace(&mut self.parts, rest), complete });
                 }
                 Err(error) if passes(&error.clone().into()) => {
                     self.open = None;

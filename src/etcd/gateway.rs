@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
 
 use crate::{
-    Store,
+    EtcdStore,
     call::{Etcd, requires_leader, unknown_service},
     key,
     maintenance::VERSION,
@@ -77,7 +77,7 @@ const GRPC: &[u8] = b"application/grpc";
 type Items<T> = BoxStream<'static, Result<T, Status>>;
 
 /// The calls and streams as JSON. A call of gRPC to a service that is none of the router's is answered with UNIMPLEMENTED.
-pub(crate) fn gateway<S: Store>(etcd: Etcd<S>) -> Router {
+pub(crate) fn gateway<S: EtcdStore>(etcd: Etcd<S>) -> Router {
     let mut router = Router::new().route("/version", get(version)).route("/health", get(health::<S>));
     router = router.route("/metrics", get(metrics));
     for prefix in PREFIXES {
@@ -107,7 +107,7 @@ macro_rules! calls {
 }
 
 /// The calls and streams, by the rest of their paths.
-fn methods<S: Store>() -> impl IntoIterator<Item = (&'static str, MethodRouter<Etcd<S>>)> {
+fn methods<S: EtcdStore>() -> impl IntoIterator<Item = (&'static str, MethodRouter<Etcd<S>>)> {
     let calls = calls! {
         "kv/range" => Kv::range,
         "kv/put" => Kv::put,
@@ -142,7 +142,7 @@ fn methods<S: Store>() -> impl IntoIterator<Item = (&'static str, MethodRouter<E
     calls.into_iter().chain(streams)
 }
 
-fn watch<S: Store>(
+fn watch<S: EtcdStore>(
     etcd: &Etcd<S>,
     asks: &Asks<S>,
     _first: &WatchRequest,
@@ -151,7 +151,7 @@ fn watch<S: Store>(
     Ok(etcd.watches(asks.caller.clone(), messages, asks.requires_leader))
 }
 
-fn keep_alive<S: Store>(
+fn keep_alive<S: EtcdStore>(
     etcd: &Etcd<S>,
     asks: &Asks<S>,
     _first: &LeaseKeepAliveRequest,
@@ -162,7 +162,7 @@ fn keep_alive<S: Store>(
 }
 
 /// The first message is the only one.
-fn observe<S: Store>(
+fn observe<S: EtcdStore>(
     etcd: &Etcd<S>,
     asks: &Asks<S>,
     first: &LeaderRequest,
@@ -179,7 +179,7 @@ enum Begins {
 }
 
 /// Who asks for a stream.
-struct Asks<S: Store> {
+struct Asks<S: EtcdStore> {
     caller: S::Caller,
     requires_leader: bool,
 }
@@ -188,7 +188,7 @@ async fn version() -> HttpResponse {
     answer(StatusCode::OK, &json!({ "etcdserver": VERSION, "etcdcluster": CLUSTER_VERSION }))
 }
 
-async fn health<S: Store>(State(etcd): State<Etcd<S>>) -> HttpResponse {
+async fn health<S: EtcdStore>(State(etcd): State<Etcd<S>>) -> HttpResponse {
     match etcd.store.leader() {
         Some(_) => answer(StatusCode::OK, &json!({ "health": "true" })),
         None => answer(StatusCode::SERVICE_UNAVAILABLE, &json!({ "health": "false", "reason": "no leader" })),
@@ -215,7 +215,7 @@ fn not_allowed() -> HttpResponse {
 /// A method that takes one message and gives one.
 fn call<S, Q, A, F, R>(method: F) -> MethodRouter<Etcd<S>>
 where
-    S: Store,
+    S: EtcdStore,
     Q: DeserializeOwned + Default + Send + 'static,
     A: Serialize + Send + 'static,
     F: Fn(Etcd<S>, Request<Q>) -> R + Clone + Send + Sync + 'static,
@@ -245,7 +245,7 @@ where
 /// A method that takes messages and gives some.
 fn stream<S, Q, A, F>(method: F, begins: Begins) -> MethodRouter<Etcd<S>>
 where
-    S: Store,
+    S: EtcdStore,
     Q: DeserializeOwned + Clone + Send + 'static,
     A: Serialize + Send + 'static,
     F: Fn(&Etcd<S>, &Asks<S>, &Q, Items<Q>) -> Result<Items<A>, Status> + Clone + Send + Sync + 'static,

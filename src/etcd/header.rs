@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use lockkeeper_machine::{Entry, Key, Lease, Revision};
 
 use crate::{
-    Etcd, Store, key,
+    Etcd, EtcdStore, key,
     proto::{etcdserverpb::ResponseHeader, mvccpb::KeyValue},
 };
 
@@ -16,7 +16,7 @@ use crate::{
 /// at its revision less one, and 0 there asks for all.
 const FIRST: Revision = Revision(1);
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// The header of an answer that shows this revision; of an empty store, the first one.
     pub(crate) fn header(&self, revision: Revision) -> Option<ResponseHeader> {
         self.shown.fetch_max(revision.0, Ordering::Relaxed);

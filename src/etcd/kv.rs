@@ -4,7 +4,7 @@ use lockkeeper_machine::{Key, KeyRange, Revision, TXN_BYTES_MAX, TXN_WRITES_MAX}
 use tonic::{Request, Response, Status};
 
 use crate::{
-    Etcd, Store, check,
+    Etcd, EtcdStore, check,
     error::Error,
     key,
     proto::etcdserverpb::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[tonic::async_trait]
-impl<S: Store> Kv for Etcd<S> {
+impl<S: EtcdStore> Kv for Etcd<S> {
     async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
         let caller = self.caller(&request)?;
         let request = request.into_inner();
@@ -72,7 +72,7 @@ impl<S: Store> Kv for Etcd<S> {
     }
 }
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// One write, as a transaction without a condition.
     async fn one(&self, caller: &S::Caller, request: request_op::Request) -> Result<(Revision, Option<Answer>), Error> {
         let success = vec![RequestOp { request: Some(request) }];

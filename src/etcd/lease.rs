@@ -19,7 +19,7 @@ use tokio::{
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    Etcd, KeptAlive, Store, StoreError,
+    Etcd, EtcdStore, EtcdStoreError, KeptAlive,
     call::requires_leader,
     error::Error,
     key,
@@ -46,7 +46,7 @@ const AGAIN: Duration = Duration::from_secs(3);
 const UNANSWERED_MAX: usize = 1024;
 
 #[tonic::async_trait]
-impl<S: Store> Lease for Etcd<S> {
+impl<S: EtcdStore> Lease for Etcd<S> {
     async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Result<Response<LeaseGrantResponse>, Status> {
         let caller = self.caller(&request)?;
         let LeaseGrantRequest { ttl, id } = request.into_inner();
@@ -104,7 +104,7 @@ impl<S: Store> Lease for Etcd<S> {
     }
 }
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// Grants a lease, with an id of the caller's or, for 0, of our own. Returns the id and the TTL, in seconds.
     pub(crate) async fn grant(&self, caller: &S::Caller, id: i64, ttl: i64) -> Result<(i64, i64), Error> {
         let seconds = ttl.max(TTL_MIN);
@@ -112,7 +112,7 @@ impl<S: Store> Etcd<S> {
         let ttl = milliseconds.and_then(|ms| Ttl::from_millis(ms).ok()).ok_or(Error::TtlTooLarge)?;
         if id != 0 {
             match self.store.open(caller, key::session(id), ttl).await {
-                Err(StoreError::SessionExists) if Planted::LeaseGrantedAgain.is_on() => {}
+                Err(EtcdStoreError::SessionExists) if Planted::LeaseGrantedAgain.is_on() => {}
                 opened => opened?,
             }
             return Ok((id, seconds));
@@ -121,7 +121,7 @@ impl<S: Store> Etcd<S> {
             let id = self.next_lease();
             match self.store.open(caller, key::session(id), ttl).await {
                 Ok(()) => return Ok((id, seconds)),
-                Err(StoreError::SessionExists) => {}
+                Err(EtcdStoreError::SessionExists) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -178,13 +178,13 @@ impl<S: Store> Etcd<S> {
 
 /// The lease of a request for a lock or a candidacy. One that was granted for the request ends with it, unless it is kept: nobody knows of
 /// a lease whose request had no answer.
-pub(crate) struct LeaseOfCall<S: Store> {
+pub(crate) struct LeaseOfCall<S: EtcdStore> {
     id: i64,
     /// Who lent it to whom. A lease that the caller brought is not lent.
     lent: Option<(Etcd<S>, S::Caller)>,
 }
 
-impl<S: Store> LeaseOfCall<S> {
+impl<S: EtcdStore> LeaseOfCall<S> {
     pub(crate) fn id(&self) -> i64 {
         self.id
     }
@@ -196,7 +196,7 @@ impl<S: Store> LeaseOfCall<S> {
     }
 }
 
-impl<S: Store> Drop for LeaseOfCall<S> {
+impl<S: EtcdStore> Drop for LeaseOfCall<S> {
     fn drop(&mut self) {
         let Some((etcd, caller)) = self.lent.take() else { return };
         // At the end of the process there is no runtime any more. The lease then ends by itself, within a minute.
@@ -211,7 +211,7 @@ impl<S: Store> Drop for LeaseOfCall<S> {
 }
 
 /// A stream of renewals. It outlives a change of leader: renewals without an answer are sent again to the next one.
-struct Keeper<S: Store> {
+struct Keeper<S: EtcdStore> {
     etcd: Etcd<S>,
     caller: S::Caller,
     /// The client's requests, until it sends no more.
@@ -236,12 +236,12 @@ struct Unanswered {
 
 struct OpenRenewals {
     renewals: mpsc::Sender<SessionId>,
-    kept: BoxStream<'static, Result<KeptAlive, StoreError>>,
+    kept: BoxStream<'static, Result<KeptAlive, EtcdStoreError>>,
     /// Since when it is open.
     since: Instant,
 }
 
-impl<S: Store> Keeper<S> {
+impl<S: EtcdStore> Keeper<S> {
     /// The next answer, if there are more.
     async fn next(&mut self) -> Result<Option<LeaseKeepAliveResponse>, Status> {
         loop {
@@ -263,7 +263,7 @@ impl<S: Store> Keeper<S> {
                             return Ok(Some(answer));
                         }
                     }
-                    Some(Err(StoreError::NoLeader | StoreError::LeaderChanged)) | None => {
+                    Some(Err(EtcdStoreError::NoLeader | EtcdStoreError::LeaderChanged)) | None => {
                         // There was a leader, even if nobody asked it for a renewal: the wait for the next one begins now.
                         if open.since.elapsed() > PAUSE {
                             self.leaderless_since = None;
@@ -316,7 +316,7 @@ impl<S: Store> Keeper<S> {
                 self.open = Some(OpenRenewals { renewals, kept, since: Instant::now() });
                 Ok(())
             }
-            Err(StoreError::NoLeader | StoreError::LeaderChanged) => Ok(()),
+            Err(EtcdStoreError::NoLeader | EtcdStoreError::LeaderChanged) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

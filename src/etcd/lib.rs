@@ -14,7 +14,7 @@
 //! store       the keyspace: a parameter
 //! ```
 //!
-//! The store knows nothing of all this, and this crate nothing of replication: whoever implements [`Store`] has the services with
+//! The store knows nothing of all this, and this crate nothing of replication: whoever implements [`EtcdStore`] has the services with
 //! [`services`]. They hold no state but what their open streams need.
 //!
 //! Differences from etcd, and what is left out: `README.md`.
@@ -46,4 +46,7 @@ mod watch;
 pub use call::Etcd;
 pub use key::all_keys;
 pub use routes::{EtcdServices, changes_something, services};
-pub use store::{EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched};
+pub use store::{
+    EtcdFacts, EtcdFound, EtcdMember, EtcdPage, EtcdSession, EtcdStore, EtcdStoreError, KeptAlive, NodeCondition,
+    WatchedEvents,
+};

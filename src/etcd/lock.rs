@@ -7,14 +7,14 @@ use lockkeeper_machine::{Entry, Key};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    Etcd, Store,
+    Etcd, EtcdStore,
     error::{Error, passes},
     key,
     proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse, lock_server::Lock},
 };
 
 #[tonic::async_trait]
-impl<S: Store> Lock for Etcd<S> {
+impl<S: EtcdStore> Lock for Etcd<S> {
     async fn lock(&self, request: Request<LockRequest>) -> Result<Response<LockResponse>, Status> {
         let caller = self.caller(&request)?;
         let LockRequest { name, lease } = request.into_inner();

@@ -3,7 +3,7 @@
 use tonic::{Request, Response, Status};
 
 use crate::{
-    Etcd, Store,
+    Etcd, EtcdStore,
     proto::etcdserverpb::{
         AlarmRequest, AlarmResponse, StatusRequest, StatusResponse, maintenance_server::Maintenance,
     },
@@ -14,7 +14,7 @@ pub(crate) const VERSION: &str = "3.4.23";
 const NO_LEADER: &str = "etcdserver: no leader";
 
 #[tonic::async_trait]
-impl<S: Store> Maintenance for Etcd<S> {
+impl<S: EtcdStore> Maintenance for Etcd<S> {
     /// There are none: a store that is full says so to each write.
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
         self.caller(&request)?;

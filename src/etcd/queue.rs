@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    Etcd, Store, StoreError, Watched,
+    Etcd, EtcdStore, EtcdStoreError, WatchedEvents,
     error::{Error, passes},
     follow::Followed,
     key,
@@ -45,7 +45,7 @@ pub(crate) struct QueueTurn {
     pub(crate) revision: Revision,
 }
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// Waits for a turn, with this value of the key. Dropping the future gives up.
     pub(crate) async fn turn(
         &self,
@@ -146,7 +146,7 @@ impl<S: Store> Etcd<S> {
             };
             match ended {
                 // What was missed shows in what is there.
-                Ok(()) | Err(StoreError::Compacted { .. }) => {}
+                Ok(()) | Err(EtcdStoreError::Compacted { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -194,7 +194,7 @@ impl<S: Store> Etcd<S> {
         let own = self.store.get(caller, vec![place.key.clone()], Some(revision)).await;
         // Forgotten between the two reads: both are made again.
         let own = own.map_err(|error| {
-            if matches!(error, StoreError::Compacted { .. }) { Error::TooManyRequests } else { error.into() }
+            if matches!(error, EtcdStoreError::Compacted { .. }) { Error::TooManyRequests } else { error.into() }
         })?;
         let is_there = own.entries.into_iter().flatten().any(|entry| entry.created == place.created);
         let standing = match selected.entries.into_iter().next() {
@@ -288,7 +288,7 @@ pub(crate) fn under(name: &[u8]) -> Result<(Vec<u8>, KeyRange), Error> {
 }
 
 /// A key in a queue. It leaves when it is dropped, unless it is kept.
-struct QueuePlace<S: Store> {
+struct QueuePlace<S: EtcdStore> {
     etcd: Etcd<S>,
     caller: S::Caller,
     key: Key,
@@ -298,7 +298,7 @@ struct QueuePlace<S: Store> {
     is_kept: bool,
 }
 
-impl<S: Store> QueuePlace<S> {
+impl<S: EtcdStore> QueuePlace<S> {
     fn keep(mut self) -> Revision {
         self.is_kept = true;
         self.created
@@ -313,7 +313,7 @@ impl<S: Store> QueuePlace<S> {
     }
 }
 
-impl<S: Store> Drop for QueuePlace<S> {
+impl<S: EtcdStore> Drop for QueuePlace<S> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current() else { return };
         if self.is_kept {
@@ -329,7 +329,7 @@ impl<S: Store> Drop for QueuePlace<S> {
 }
 
 /// A key that is in its queue.
-struct Joined<S: Store> {
+struct Joined<S: EtcdStore> {
     place: QueuePlace<S>,
     /// It was not there before.
     is_new: bool,
@@ -359,9 +359,9 @@ fn up_to(created: Revision, range: &KeyRange, limit: u32) -> Select {
 }
 
 /// Returns when a key is deleted.
-async fn deleted(events: &mut Followed) -> Result<(), StoreError> {
+async fn deleted(events: &mut Followed) -> Result<(), EtcdStoreError> {
     loop {
-        let Watched { events, .. } = events.next().await.unwrap_or(Err(StoreError::Stopping))?;
+        let WatchedEvents { events, .. } = events.next().await.unwrap_or(Err(EtcdStoreError::Stopping))?;
         if events.iter().any(|event| event.after.is_none()) {
             return Ok(());
         }

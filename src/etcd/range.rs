@@ -8,7 +8,7 @@ use lockkeeper_machine::{
 use lockkeeper_planted::Planted;
 
 use crate::{
-    Etcd, Store, StoreError,
+    Etcd, EtcdStore, EtcdStoreError,
     error::Error,
     header::{key_value, number},
     key,
@@ -32,7 +32,7 @@ const ATTEMPTS_MAX: usize = 4;
 
 pub(crate) type FoundEntry = (Key, Arc<Entry>);
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// Answers a read. The header is left to the caller; also returns the present revision.
     pub(crate) async fn read(
         &self,
@@ -61,7 +61,7 @@ impl<S: Store> Etcd<S> {
         match self.store.select(caller, select(request)?, at).await {
             Ok((selected, revision)) => return Ok((answer(selected), revision)),
             // Page by page, since there are too many entries, or too much to show.
-            Err(StoreError::TooLarge(_)) => {}
+            Err(EtcdStoreError::TooLarge(_)) => {}
             Err(error) => return Err(error.into()),
         }
         let range = key::range(&request.key, &request.range_end)?;
@@ -73,7 +73,7 @@ impl<S: Store> Etcd<S> {
                 scanned => return Ok((view.answer(), scanned?)),
             }
         }
-        Err(StoreError::Overloaded.into())
+        Err(EtcdStoreError::Overloaded.into())
     }
 
     /// Shows all entries of a range to `add`, page by page, all of the same revision. Returns the present one.

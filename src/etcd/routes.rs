@@ -23,7 +23,7 @@ use tonic::{
 };
 
 use crate::{
-    Store,
+    EtcdStore,
     call::{Etcd, unknown_method},
     gateway::{self, gateway},
     proto::{
@@ -44,14 +44,14 @@ const LOCK: [&str; 2] = ["/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock"];
 
 /// All services over a store, as gRPC and as JSON. An unknown one is answered with UNIMPLEMENTED.
 #[derive(Clone, Debug)]
-pub struct EtcdServices<S: Store> {
+pub struct EtcdServices<S: EtcdStore> {
     kv: KvServer<Etcd<S>>,
     lock: LockServer<Etcd<S>>,
     /// Whatever the others have no call for.
     all: Routes,
 }
 
-impl<S: Store> Service<HttpRequest<Body>> for EtcdServices<S> {
+impl<S: EtcdStore> Service<HttpRequest<Body>> for EtcdServices<S> {
     type Response = HttpResponse<Body>;
     type Error = Infallible;
     type Future = Either<BoxFuture<HttpResponse<Body>, Infallible>, <Routes as Service<HttpRequest<Body>>>::Future>;
@@ -74,7 +74,7 @@ impl<S: Store> Service<HttpRequest<Body>> for EtcdServices<S> {
 }
 
 /// All services over a store.
-pub fn services<S: Store>(store: S) -> EtcdServices<S> {
+pub fn services<S: EtcdStore>(store: S) -> EtcdServices<S> {
     // A quarter of all numbers is beyond it: as many leases are never granted.
     let leases = Arc::new(AtomicU64::new(store.random() >> 2));
     let etcd = Etcd { store, shown: Arc::default(), leases };

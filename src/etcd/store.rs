@@ -16,7 +16,7 @@ use thiserror::Error;
 
 /// Some of the entries of a range, all of the same revision.
 #[derive(Clone, Debug, Default)]
-pub struct RangePage {
+pub struct EtcdPage {
     /// In the order of their keys.
     pub entries: Vec<(Key, Arc<Entry>)>,
     /// The range has more of them, after the last one.
@@ -27,7 +27,7 @@ pub struct RangePage {
 
 /// The entries of some keys, all of the same revision.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct EtcdFound {
     /// One for each key, in their order. A key without an entry has `None`.
     pub entries: Vec<Option<Arc<Entry>>>,
     /// The present revision of the keyspace: the one that the entries show, unless an earlier one was asked for.
@@ -36,7 +36,7 @@ pub struct Found {
 
 /// An open session.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Session {
+pub struct EtcdSession {
     /// How long it lives without a renewal.
     pub ttl: Ttl,
     /// Milliseconds until it expires without one.
@@ -57,7 +57,7 @@ pub enum KeptAlive {
 
 /// Events of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Watched {
+pub struct WatchedEvents {
     /// Ordered by revision, then by key. May be empty: then it only tells how far the watch is.
     pub events: Vec<EntryEvent>,
     /// All events up to this revision were sent. Those of a later revision in this message are not all of it: the rest follows, before
@@ -67,7 +67,7 @@ pub struct Watched {
 
 /// What this node knows of the cluster, at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Facts {
+pub struct EtcdFacts {
     /// The cluster's id, as a number.
     pub cluster_id: u64,
     /// This node's.
@@ -106,7 +106,7 @@ pub struct EtcdMember {
 
 /// No result.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum StoreError {
+pub enum EtcdStoreError {
     /// Nothing happened: no leader is known.
     #[error("no leader")]
     NoLeader,
@@ -162,25 +162,25 @@ pub enum StoreError {
 /// No write of a caller has revision 1: see `header::FIRST`.
 ///
 /// Each call that takes a caller is linearizable unless said otherwise, and ends within some seconds
-/// ([`StoreError::TimedOut`]). Dropping its future abandons it: a change may still take effect. While no leader is known a call waits for
-/// one, as long.
-pub trait Store: Clone + Send + Sync + 'static {
+/// ([`EtcdStoreError::TimedOut`]). Dropping its future abandons it: a change may still take effect. While no leader is known a call waits
+/// for one, as long.
+pub trait EtcdStore: Clone + Send + Sync + 'static {
     /// Who asks.
     type Caller: Clone + Send + Sync + 'static;
 
     /// The caller of a request, from the extensions that its connection gave it and from its headers. Fails if the caller may not ask
     /// anything.
-    fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Self::Caller, StoreError>;
+    fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Self::Caller, EtcdStoreError>;
 
     /// The token for a name and a password, for the metadata `token` of later requests. A wrong name or password has none. Fails with
-    /// [`StoreError::Anonymous`] if no tokens are in use.
-    fn authenticate(&self, name: &str, password: &str) -> Result<Option<String>, StoreError>;
+    /// [`EtcdStoreError::Anonymous`] if no tokens are in use.
+    fn authenticate(&self, name: &str, password: &str) -> Result<Option<String>, EtcdStoreError>;
 
     /// Whether callers need an identity.
     fn needs_identity(&self) -> bool;
 
     /// What this node knows of the cluster, at once.
-    fn facts(&self) -> Facts;
+    fn facts(&self) -> EtcdFacts;
 
     /// The node that leads, at once. There is none if this node knows of none, or leads itself and does not hear a quorum.
     fn leader(&self) -> Option<u64>;
@@ -189,7 +189,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn condition(&self) -> NodeCondition;
 
     /// The members, in the order of their ids.
-    fn members(&self, caller: &Self::Caller) -> impl Future<Output = Result<Vec<EtcdMember>, StoreError>> + Send;
+    fn members(&self, caller: &Self::Caller) -> impl Future<Output = Result<Vec<EtcdMember>, EtcdStoreError>> + Send;
 
     /// The entries of some keys, as they were at the revision `at`, which must be known even if there are no keys.
     fn get(
@@ -197,56 +197,68 @@ pub trait Store: Clone + Send + Sync + 'static {
         caller: &Self::Caller,
         keys: Vec<Key>,
         at: Option<Revision>,
-    ) -> impl Future<Output = Result<Found, StoreError>> + Send;
+    ) -> impl Future<Output = Result<EtcdFound, EtcdStoreError>> + Send;
 
     /// The first entries of a range, `limit` at most; 0: as many as fit. The store may answer with fewer, to bound the bytes of a page, but
-    /// never with none where [`RangePage::more`].
+    /// never with none where [`EtcdPage::more`].
     fn list(
         &self,
         caller: &Self::Caller,
         range: KeyRange,
         limit: usize,
         at: Option<Revision>,
-    ) -> impl Future<Output = Result<RangePage, StoreError>> + Send;
+    ) -> impl Future<Output = Result<EtcdPage, EtcdStoreError>> + Send;
 
-    /// Selects from a range, and the present revision. Fails with [`StoreError::TooLarge`] if the range has too many entries for that.
+    /// Selects from a range, and the present revision. Fails with [`EtcdStoreError::TooLarge`] if the range has too many entries for that.
     fn select(
         &self,
         caller: &Self::Caller,
         select: Select,
         at: Option<Revision>,
-    ) -> impl Future<Output = Result<(Selected, Revision), StoreError>> + Send;
+    ) -> impl Future<Output = Result<(Selected, Revision), EtcdStoreError>> + Send;
 
     /// The same from this node's copy, as far as it has applied the log, with the revision of the copy. Asks no leader.
     fn select_from_copy(
         &self,
         caller: &Self::Caller,
         select: Select,
-    ) -> impl Future<Output = Result<(Selected, Revision), StoreError>> + Send;
+    ) -> impl Future<Output = Result<(Selected, Revision), EtcdStoreError>> + Send;
 
     /// Runs a transaction, whole or not at all.
-    fn commit(&self, caller: &Self::Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
+    fn commit(&self, caller: &Self::Caller, txn: Txn)
+    -> impl Future<Output = Result<Committed, EtcdStoreError>> + Send;
 
     /// Runs a transaction that gives something up: while this node drains, too.
-    fn withdraw(&self, caller: &Self::Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
+    fn withdraw(
+        &self,
+        caller: &Self::Caller,
+        txn: Txn,
+    ) -> impl Future<Output = Result<Committed, EtcdStoreError>> + Send;
 
     /// Forgets the events up to a revision.
-    fn compact(&self, caller: &Self::Caller, revision: Revision)
-    -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn compact(
+        &self,
+        caller: &Self::Caller,
+        revision: Revision,
+    ) -> impl Future<Output = Result<(), EtcdStoreError>> + Send;
 
     /// Random bits, for the id of a session.
     fn random(&self) -> u64;
 
-    /// Opens a session. Fails with [`StoreError::SessionExists`] if there is one with this id.
+    /// Opens a session. Fails with [`EtcdStoreError::SessionExists`] if there is one with this id.
     fn open(
         &self,
         caller: &Self::Caller,
         session: SessionId,
         ttl: Ttl,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<(), EtcdStoreError>> + Send;
 
     /// Closes a session, and deletes its entries.
-    fn close(&self, caller: &Self::Caller, session: SessionId) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn close(
+        &self,
+        caller: &Self::Caller,
+        session: SessionId,
+    ) -> impl Future<Output = Result<(), EtcdStoreError>> + Send;
 
     /// Shows a session, if there is one and the caller may see it.
     fn session(
@@ -254,7 +266,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         caller: &Self::Caller,
         session: SessionId,
         keys: bool,
-    ) -> impl Future<Output = Result<Option<Session>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<EtcdSession>, EtcdStoreError>> + Send;
 
     /// The open sessions of a range of ids, both ends included, that are the caller's to see, in the order in which they were opened; those
     /// of one millisecond in the order of their ids.
@@ -263,25 +275,25 @@ pub trait Store: Clone + Send + Sync + 'static {
         caller: &Self::Caller,
         first: SessionId,
         last: SessionId,
-    ) -> impl Future<Output = Result<Vec<SessionId>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<SessionId>, EtcdStoreError>> + Send;
 
     /// Renews sessions as `renewals` come, for as long as they do. An error ends the stream: renewals that were not answered may have taken
-    /// effect. It ends with [`StoreError::NoLeader`] when the leader changes, and may end without one after a session that is not the
+    /// effect. It ends with [`EtcdStoreError::NoLeader`] when the leader changes, and may end without one after a session that is not the
     /// caller's.
     fn keep_alive(
         &self,
         caller: &Self::Caller,
         renewals: BoxStream<'static, SessionId>,
-    ) -> impl Future<Output = Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<BoxStream<'static, Result<KeptAlive, EtcdStoreError>>, EtcdStoreError>> + Send;
 
     /// The events of a range as this node applies the log, from a revision on, included; it may be in the future. Without a revision they
     /// begin now, and those that were acknowledged before the call are not among them. An error ends the stream, such as
-    /// [`StoreError::Compacted`]; a change of leader does not.
+    /// [`EtcdStoreError::Compacted`]; a change of leader does not.
     fn watch(
         &self,
         caller: &Self::Caller,
         range: KeyRange,
         from: Option<Revision>,
         with_previous: bool,
-    ) -> impl Future<Output = Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<BoxStream<'static, Result<WatchedEvents, EtcdStoreError>>, EtcdStoreError>> + Send;
 }

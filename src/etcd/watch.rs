@@ -23,7 +23,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    Etcd, Store, StoreError, Watched,
+    Etcd, EtcdStore, EtcdStoreError, WatchedEvents,
     call::requires_leader,
     error::Error,
     follow::Followed,
@@ -60,7 +60,7 @@ pub(crate) type WatchAnswers = BoxStream<'static, Result<WatchResponse, Status>>
 pub(crate) type WatchRequests = BoxStream<'static, Result<WatchRequest, Status>>;
 
 #[tonic::async_trait]
-impl<S: Store> Watch for Etcd<S> {
+impl<S: EtcdStore> Watch for Etcd<S> {
     type WatchStream = WatchAnswers;
 
     async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<WatchAnswers>, Status> {
@@ -70,7 +70,7 @@ impl<S: Store> Watch for Etcd<S> {
     }
 }
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// The answers to a stream of requests. They go on after the last request while there are watches.
     pub(crate) fn watches(&self, caller: S::Caller, requests: WatchRequests, requires_leader: bool) -> WatchAnswers {
         let mut ticks = interval_at(Instant::now() + CHECK, CHECK);
@@ -102,7 +102,7 @@ impl<S: Store> Etcd<S> {
 }
 
 /// A stream.
-struct StreamWatcher<S: Store> {
+struct StreamWatcher<S: EtcdStore> {
     etcd: Etcd<S>,
     caller: S::Caller,
     /// The client's requests, until it sends no more.
@@ -110,7 +110,7 @@ struct StreamWatcher<S: Store> {
     /// A watch that is not created yet. Later requests wait.
     opening: Option<BoxFuture<'static, OpenedWatch>>,
     watches: BTreeMap<i64, OpenWatch>,
-    events: SelectAll<BoxStream<'static, (i64, Result<Watched, StoreError>)>>,
+    events: SelectAll<BoxStream<'static, (i64, Result<WatchedEvents, EtcdStoreError>)>>,
     /// For the next watch whose id the client leaves to us.
     next_id: i64,
     /// Answers of one event of the store, or of one request.
@@ -126,7 +126,7 @@ struct StreamWatcher<S: Store> {
 struct OpenedWatch {
     id: i64,
     watching: OpenWatch,
-    first: Result<Watched, StoreError>,
+    first: Result<WatchedEvents, EtcdStoreError>,
     events: Followed,
 }
 
@@ -149,7 +149,7 @@ impl Drop for OpenWatch {
     }
 }
 
-impl<S: Store> StreamWatcher<S> {
+impl<S: EtcdStore> StreamWatcher<S> {
     /// The next answer, if there are more.
     async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
         loop {
@@ -205,7 +205,7 @@ impl<S: Store> StreamWatcher<S> {
         let mut events = self.etcd.follow(&self.caller, range, from, request.prev_kv);
         let watching = OpenWatch { request, complete: Revision(0), told_at: Instant::now(), stop: None };
         let opening = async move {
-            let first = events.next().await.unwrap_or(Err(StoreError::Stopping));
+            let first = events.next().await.unwrap_or(Err(EtcdStoreError::Stopping));
             OpenedWatch { id, watching, first, events }
         };
         self.opening = Some(opening.boxed());
@@ -255,12 +255,12 @@ impl<S: Store> StreamWatcher<S> {
             // on after it, and would miss them.
             Ok(_) if Planted::WatchCreatedAtPresent.is_on() => present,
             Ok(_) => present.min(Revision(before)),
-            Err(StoreError::Compacted { .. }) => present,
-            Err(StoreError::Denied(_)) => {
+            Err(EtcdStoreError::Compacted { .. }) => present,
+            Err(EtcdStoreError::Denied(_)) => {
                 self.refuse(id, denied());
                 return Ok(());
             }
-            Err(StoreError::Full(reason)) => {
+            Err(EtcdStoreError::Full(reason)) => {
                 self.refuse(id, reason.clone());
                 return Ok(());
             }
@@ -278,7 +278,7 @@ impl<S: Store> StreamWatcher<S> {
     }
 
     /// Hands on what the store says of a watch.
-    fn told(&mut self, id: i64, told: Result<Watched, StoreError>) -> Result<(), Status> {
+    fn told(&mut self, id: i64, told: Result<WatchedEvents, EtcdStoreError>) -> Result<(), Status> {
         let Some(watching) = self.watches.get_mut(&id) else { return Ok(()) };
         let error = match told {
             Ok(told) => {
@@ -297,11 +297,11 @@ impl<S: Store> StreamWatcher<S> {
             return Ok(());
         }
         let canceled = WatchResponse { watch_id: id, canceled: true, ..Default::default() };
-        let canceled = if let StoreError::Compacted { compacted } = error {
+        let canceled = if let EtcdStoreError::Compacted { compacted } = error {
             // From where a watch is possible.
             let compact_revision = number(Revision(compacted.0 + 1));
             WatchResponse { header: self.etcd.header_without_revision(), compact_revision, ..canceled }
-        } else if let StoreError::Denied(_) = error {
+        } else if let EtcdStoreError::Denied(_) = error {
             WatchResponse { header: self.etcd.header_now(), cancel_reason: denied(), ..canceled }
         } else {
             return Err(error.into());
@@ -346,7 +346,7 @@ impl<S: Store> StreamWatcher<S> {
 
 impl OpenWatch {
     /// The messages for events of whole revisions: none, if the watch does not show any of them.
-    fn answers<S: Store>(&self, etcd: &Etcd<S>, id: i64, told: Watched) -> Vec<WatchResponse> {
+    fn answers<S: EtcdStore>(&self, etcd: &Etcd<S>, id: i64, told: WatchedEvents) -> Vec<WatchResponse> {
         let mut answers = Vec::<WatchResponse>::new();
         let mut bytes = 0;
         let mut events = told.events.iter().filter(|event| self.shows(event)).peekable();

@@ -4,7 +4,7 @@
 //! not hold, the transaction answers with the entry, and that says what the reply is.
 
 use crate::{
-    EntryCondition, EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, TxnOutcome,
+    Expiry, LockClaim, RedisCommitted, RedisCondition, RedisReply, RedisTxn, RedisWrite,
     commands::{Arguments, SetOptions},
     data::{encode_text, text_in_entry},
     key::{lock_name, store_key},
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct FastTxn {
     /// The conditions and the writes.
-    txn: EntryTxn,
+    txn: RedisTxn,
     /// What the client is told afterwards.
     replies: FastReplies,
 }
@@ -54,8 +54,8 @@ impl FastTxn {
                 let mut keys: Vec<_> = names.iter().map(|name| key(name)).collect();
                 keys.sort();
                 keys.dedup();
-                let writes = keys.into_iter().map(|key| EntryWrite::Delete { key }).collect();
-                Some(Self { txn: EntryTxn { writes, ..EntryTxn::default() }, replies: FastReplies::Deleted })
+                let writes = keys.into_iter().map(|key| RedisWrite::Delete { key }).collect();
+                Some(Self { txn: RedisTxn { writes, ..RedisTxn::default() }, replies: FastReplies::Deleted })
             }
             (b"pexpire", [name, ms]) => Some(Self::expire_if_present(key(name), life_ms(ms, 1, now_ms)?)),
             (b"expire", [name, seconds]) => Some(Self::expire_if_present(key(name), life_ms(seconds, 1000, now_ms)?)),
@@ -75,15 +75,15 @@ impl FastTxn {
         let key = store_key(database, keys.get(key)?);
         let value = encode_text(arguments.get(value)?);
         let write = match shape.then_do {
-            ThenDo::Delete => EntryWrite::Delete { key: key.clone() },
+            ThenDo::Delete => RedisWrite::Delete { key: key.clone() },
             ThenDo::Expire { unit_ms, argument } => {
                 let expiry = Expiry::AfterMs(life_ms(arguments.get(argument)?, unit_ms, now_ms)?);
-                EntryWrite::Expire { key: key.clone(), expiry }
+                RedisWrite::Expire { key: key.clone(), expiry }
             }
         };
 
-        let txn = EntryTxn {
-            conditions: vec![EntryCondition::Value { key: key.clone(), value }],
+        let txn = RedisTxn {
+            conditions: vec![RedisCondition::Value { key: key.clone(), value }],
             writes: vec![write],
             otherwise_get: vec![key],
         };
@@ -106,31 +106,31 @@ impl FastTxn {
         };
 
         let expiry = life_ms.map_or(Expiry::None, Expiry::AfterMs);
-        let write = EntryWrite::Put { key: key.clone(), value: encode_text(text), expiry, claim };
-        let conditions = vec![EntryCondition::Modified { key, revision: 0 }];
-        let txn = EntryTxn { conditions, writes: vec![write], otherwise_get: Vec::new() };
+        let write = RedisWrite::Put { key: key.clone(), value: encode_text(text), expiry, claim };
+        let conditions = vec![RedisCondition::Modified { key, revision: 0 }];
+        let txn = RedisTxn { conditions, writes: vec![write], otherwise_get: Vec::new() };
         Self { txn, replies: FastReplies::Either(done, refused) }
     }
 
     /// The same again, if it takes a lock: it does nothing where it was done already, and then answers with the entry that is there.
     pub(crate) fn repeated(&self) -> Option<RepeatedClaim> {
-        let [EntryWrite::Put { key, value, claim: LockClaim::New { holder, .. }, .. }] = &self.txn.writes[..] else {
+        let [RedisWrite::Put { key, value, claim: LockClaim::New { holder, .. }, .. }] = &self.txn.writes[..] else {
             return None;
         };
-        let txn = EntryTxn { otherwise_get: vec![key.clone()], ..self.txn.clone() };
+        let txn = RedisTxn { otherwise_get: vec![key.clone()], ..self.txn.clone() };
         Some(RepeatedClaim { txn, value: value.clone(), holder: holder.clone() })
     }
 
     /// Changes the deadline of an entry that is there.
     fn expire_if_present(key: Vec<u8>, life_ms: u64) -> Self {
-        let conditions = vec![EntryCondition::Present { key: key.clone() }];
-        let writes = vec![EntryWrite::Expire { key, expiry: Expiry::AfterMs(life_ms) }];
-        let txn = EntryTxn { conditions, writes, otherwise_get: Vec::new() };
+        let conditions = vec![RedisCondition::Present { key: key.clone() }];
+        let writes = vec![RedisWrite::Expire { key, expiry: Expiry::AfterMs(life_ms) }];
+        let txn = RedisTxn { conditions, writes, otherwise_get: Vec::new() };
         Self { txn, replies: FastReplies::Either(RedisReply::Integer(1), RedisReply::Integer(0)) }
     }
 
     /// The transaction.
-    pub(crate) fn txn(&self) -> &EntryTxn {
+    pub(crate) fn txn(&self) -> &RedisTxn {
         &self.txn
     }
 }
@@ -141,16 +141,16 @@ impl FastTxn {
 /// entry with that text is what the request has written, and no other client was ever told that it holds the lock.
 #[derive(Debug)]
 pub(crate) struct RepeatedClaim {
-    pub(crate) txn: EntryTxn,
+    pub(crate) txn: RedisTxn,
     value: Vec<u8>,
     holder: String,
 }
 
 impl RepeatedClaim {
     /// Whether the lock is held by the request that was repeated: since now, or since it was first sent.
-    pub(crate) fn is_held(&self, outcome: &TxnOutcome) -> bool {
+    pub(crate) fn is_held(&self, outcome: &RedisCommitted) -> bool {
         let is_own =
-            |entry: &crate::StoredEntry| entry.holder.as_ref() == Some(&self.holder) && entry.value == self.value;
+            |entry: &crate::RedisEntry| entry.holder.as_ref() == Some(&self.holder) && entry.value == self.value;
         outcome.succeeded || outcome.found.first().and_then(Option::as_ref).is_some_and(is_own)
     }
 }
@@ -158,8 +158,8 @@ impl RepeatedClaim {
 impl FastTxn {
     /// The reply to the command. `None` means that nothing was done, and that only the interpreter knows the answer: the entry has another
     /// type, or was too much to be shown.
-    pub(crate) fn reply(self, outcome: &TxnOutcome) -> Option<RedisReply> {
-        let is_text = |entry: &crate::StoredEntry| text_in_entry(&entry.value).is_some();
+    pub(crate) fn reply(self, outcome: &RedisCommitted) -> Option<RedisReply> {
+        let is_text = |entry: &crate::RedisEntry| text_in_entry(&entry.value).is_some();
         match self.replies {
             FastReplies::Deleted => Some(RedisReply::Integer(i64::try_from(outcome.deleted).unwrap_or(i64::MAX))),
             FastReplies::Either(done, _) | FastReplies::Compared { done, .. } if outcome.succeeded => Some(done),

@@ -52,13 +52,13 @@ mod view;
 
 pub use key::{is_key_of_client, is_lock_of_key};
 pub use libraries::LibraryUse;
-pub use listen::ClientListener;
+pub use listen::RedisListener;
 pub use lockkeeper_accept::{ConnectionSource, Refusals};
-pub use options::{Options, RunApart};
+pub use options::{RedisOptions, RunApart};
 pub use port::Redis;
 pub use resp::{RedisReply, RequestLimits};
 pub use script::{CallAborted, Interpreter, ScriptFailure, ScriptHost, ScriptLimits};
 pub use store::{
-    ClientConnection, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim,
-    NodeAddress, ProvenIdentity, RedisStore, Requester, StoreFailure, StoredEntry, TxnOutcome,
+    ClientConnection, Expiry, LockClaim, NodeAddress, RedisCaller, RedisChange, RedisCommitted, RedisCondition,
+    RedisEntry, RedisFound, RedisIdentity, RedisPage, RedisStore, RedisStoreError, RedisTxn, RedisWrite,
 };

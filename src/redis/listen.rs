@@ -4,11 +4,11 @@ use lockkeeper_accept::ConnectionSource;
 use tokio::net::TcpListener;
 
 /// Accepts connections, and knows who is at their other end.
-pub trait ClientListener: ConnectionSource {
+pub trait RedisListener: ConnectionSource {
     /// The identity that the client's certificate proves. Without one, the client may prove one by AUTH.
     fn identity(_stream: &Self::Stream) -> Option<String> {
         None
     }
 }
 
-impl ClientListener for TcpListener {}
+impl RedisListener for TcpListener {}

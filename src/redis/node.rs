@@ -6,7 +6,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use crate::{Interpreter, key::script_key};
 use crate::{
-    Options, RedisStore, Requester, StoreFailure,
+    RedisCaller, RedisOptions, RedisStore, RedisStoreError,
     clients::ClientList,
     key::FLUSHED,
     script::{CachedScript, ScriptCache},
@@ -24,7 +24,7 @@ pub(crate) struct RedisNode<S> {
     /// What runs units, and the store.
     pub(crate) engine: Engine<S>,
     /// The settings of the port.
-    pub(crate) options: Options,
+    pub(crate) options: RedisOptions,
     /// The connections of this node.
     pub(crate) clients: Arc<ClientList>,
     /// The scripts that this node remembers.
@@ -47,7 +47,7 @@ struct FlushLook {
 
 impl<S: RedisStore> RedisNode<S> {
     /// Makes the state of a node.
-    pub(crate) fn new(store: S, interpreter: Arc<dyn Interpreter>, options: Options) -> Self {
+    pub(crate) fn new(store: S, interpreter: Arc<dyn Interpreter>, options: RedisOptions) -> Self {
         let signals = NodeSignals::new(store.clone(), options.seed, options.master_names.clone());
         let parts = EngineParts {
             store,
@@ -80,15 +80,15 @@ impl<S: RedisStore> RedisNode<S> {
     /// none; then the client sends the script itself.
     pub(crate) async fn find_script(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         sha1: &[u8],
-    ) -> Result<Option<Arc<CachedScript>>, StoreFailure> {
-        if let Some(script) = self.find_remembered_script(requester, sha1).await {
+    ) -> Result<Option<Arc<CachedScript>>, RedisStoreError> {
+        if let Some(script) = self.find_remembered_script(caller, sha1).await {
             return Ok(Some(script));
         }
 
         let Some(sha1) = script_name(sha1) else { return Ok(None) };
-        let port = Requester { is_port: true, ..requester.clone() };
+        let port = RedisCaller { is_port: true, ..caller.clone() };
         let found = self.store().get(&port, vec![script_key(&sha1)]).await?;
         let Some(entry) = found.entries.into_iter().next().flatten() else { return Ok(None) };
         let script = Arc::new(CachedScript::new(&entry.value));
@@ -100,19 +100,19 @@ impl<S: RedisStore> RedisNode<S> {
     }
 
     /// The same from this node's memory alone.
-    pub(crate) async fn find_remembered_script(&self, requester: &Requester, sha1: &[u8]) -> Option<Arc<CachedScript>> {
+    pub(crate) async fn find_remembered_script(&self, caller: &RedisCaller, sha1: &[u8]) -> Option<Arc<CachedScript>> {
         let sha1 = script_name(sha1)?;
-        self.forget_flushed(requester).await;
+        self.forget_flushed(caller).await;
         self.scripts.get(&sha1)
     }
 
     /// Whether each of these SHA-1s is that of a script that EVALSHA would find.
     pub(crate) async fn known_scripts(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         sha1s: &[&[u8]],
-    ) -> Result<Vec<bool>, StoreFailure> {
-        self.forget_flushed(requester).await;
+    ) -> Result<Vec<bool>, RedisStoreError> {
+        self.forget_flushed(caller).await;
         let names = sha1s.iter().map(|sha1| String::from_utf8_lossy(sha1).to_ascii_lowercase());
         let names: Vec<_> = names.map(|name| if name.len() == 40 { name } else { String::new() }).collect();
         let mut known: Vec<_> = names.iter().map(|name| self.scripts.get(name).is_some()).collect();
@@ -123,7 +123,7 @@ impl<S: RedisStore> RedisNode<S> {
         if asked.is_empty() {
             return Ok(known);
         }
-        let port = Requester { is_port: true, ..requester.clone() };
+        let port = RedisCaller { is_port: true, ..caller.clone() };
         let keys = asked.iter().map(|place| script_key(&names[*place])).collect();
         let found = self.store().get(&port, keys).await?;
         for (place, entry) in asked.into_iter().zip(found.entries) {
@@ -142,7 +142,7 @@ impl<S: RedisStore> RedisNode<S> {
     }
 
     /// Forgets the scripts if another node was told to: it wrote an entry, whose revision is looked at from time to time.
-    async fn forget_flushed(&self, requester: &Requester) {
+    async fn forget_flushed(&self, caller: &RedisCaller) {
         // Somebody else is looking.
         let Ok(mut flushed) = self.flushed.try_lock() else { return };
         let now = Instant::now();
@@ -150,8 +150,8 @@ impl<S: RedisStore> RedisNode<S> {
             return;
         }
 
-        let deadline = requester.deadline.min(now + FLUSH_LOOK_TIMEOUT);
-        let port = Requester { is_port: true, deadline, ..requester.clone() };
+        let deadline = caller.deadline.min(now + FLUSH_LOOK_TIMEOUT);
+        let port = RedisCaller { is_port: true, deadline, ..caller.clone() };
         let Ok(found) = self.store().get(&port, vec![FLUSHED.to_vec()]).await else {
             // Without a leader no script takes effect. If each of them looked again, hundreds that have come together would wait one after
             // the other, and none would be told within its time.

@@ -8,7 +8,7 @@ use crate::{RequestLimits, ScriptLimits};
 
 /// Settings, limits, and the inputs from outside: the time and a seed.
 #[derive(Clone)]
-pub struct Options {
+pub struct RedisOptions {
     /// Returns microseconds since 1970, for TIME and for deadlines that clients give as times.
     pub wall_us: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// A seed that makes the ids of this node, and its random numbers, differ from those of other nodes and runs.
@@ -46,7 +46,7 @@ pub struct Options {
 /// Runs work on another thread. Work that is dropped is noticed.
 pub type RunApart = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
-impl Options {
+impl RedisOptions {
     /// Makes options with the usual limits.
     pub fn new(wall_us: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
         Self {
@@ -73,9 +73,9 @@ impl Options {
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
+        f.debug_struct("RedisOptions")
             .field("master_names", &self.master_names)
             .field("request_limits", &self.request_limits)
             .field("script_limits", &self.script_limits)

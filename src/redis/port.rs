@@ -5,9 +5,9 @@ use std::{fmt, sync::Arc};
 use lockkeeper_accept::{AcceptLimits, AcceptedConnection, ArrivingBytes, serve_connections};
 use tokio_util::sync::CancellationToken;
 
-use crate::StoreFailure;
+use crate::RedisStoreError;
 use crate::{
-    ClientListener, Interpreter, LibraryUse, Options, RedisStore, Requester,
+    Interpreter, LibraryUse, RedisCaller, RedisListener, RedisOptions, RedisStore,
     connection::{Budgets, ServedConnection},
     node::RedisNode,
     unit::{CommandUnit, UnitOutcome},
@@ -30,7 +30,7 @@ impl<S> fmt::Debug for Redis<S> {
 
 impl<S: RedisStore> Redis<S> {
     /// Makes the state of a node: its scripts, its connections, its turns.
-    pub fn new(store: S, interpreter: Arc<dyn Interpreter>, options: Options) -> Self {
+    pub fn new(store: S, interpreter: Arc<dyn Interpreter>, options: RedisOptions) -> Self {
         Self(Arc::new(RedisNode::new(store, interpreter, options)))
     }
 
@@ -40,14 +40,14 @@ impl<S: RedisStore> Redis<S> {
     }
 
     /// Runs a unit that another node gave to this one ([`RedisStore::run_at_leader`]), and returns the bytes that are its answer. Never
-    /// fails: a failure of the store is in the answer. It ends soon after the requester's deadline. Dropping the future abandons it: the
+    /// fails: a failure of the store is in the answer. It ends soon after the caller's deadline. Dropping the future abandons it: the
     /// unit may still take effect.
-    pub async fn run_unit(&self, requester: &Requester, unit: &[u8]) -> Vec<u8> {
+    pub async fn run_unit(&self, caller: &RedisCaller, unit: &[u8]) -> Vec<u8> {
         let outcome = match CommandUnit::decode(unit) {
-            Some(unit) => self.0.engine.run_here(requester, &unit).await,
+            Some(unit) => self.0.engine.run_here(caller, &unit).await,
             None => {
                 let why = "the leader's node has another version, and cannot read the command".to_owned();
-                UnitOutcome::Failed(StoreFailure::Unavailable(why))
+                UnitOutcome::Failed(RedisStoreError::Unavailable(why))
             }
         };
         outcome.encode()
@@ -55,7 +55,7 @@ impl<S: RedisStore> Redis<S> {
 
     /// Serves connections until `stopping` is cancelled, and then the requests in flight for some seconds. Never fails: an error of one
     /// connection does not affect others. Dropping the future closes all connections.
-    pub async fn serve<L: ClientListener>(&self, listener: L, stopping: CancellationToken) {
+    pub async fn serve<L: RedisListener>(&self, listener: L, stopping: CancellationToken) {
         let options = &self.0.options;
         let budgets = Budgets {
             requests: ArrivingBytes::new(options.requests_bytes_max),

@@ -16,7 +16,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 /// The client for which the store is asked, and the time until which the answer is of use.
 #[derive(Clone, Debug)]
-pub struct Requester {
+pub struct RedisCaller {
     /// The identity that [`RedisStore::authenticate`] or the client's certificate has proven.
     pub identity: Option<String>,
     /// The client's end of the connection.
@@ -39,22 +39,22 @@ impl ClientConnection {
 }
 
 /// An identity that a client has proven by a password.
-pub struct ProvenIdentity {
+pub struct RedisIdentity {
     /// Its name.
     pub name: String,
     /// Returns when the password counts no more: the connection is closed then. It may never return.
     pub withdrawn: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl fmt::Debug for ProvenIdentity {
+impl fmt::Debug for RedisIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProvenIdentity").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("RedisIdentity").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 /// The entry of a key. Its deadline, if it has one, has not passed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct StoredEntry {
+pub struct RedisEntry {
     /// The revision of the write that created it.
     pub created: u64,
     /// The revision of its last write, or of the last change of its deadline. It rises with each write, over all keys, and is never zero.
@@ -69,19 +69,19 @@ pub struct StoredEntry {
     pub value: Vec<u8>,
 }
 
-impl fmt::Debug for StoredEntry {
+impl fmt::Debug for RedisEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { created, modified, deadline_ms, token, holder: _, value } = self;
-        write!(f, "StoredEntry {{ {created}..{modified}, deadline {deadline_ms:?}, token {token:?}, ")?;
+        write!(f, "RedisEntry {{ {created}..{modified}, deadline {deadline_ms:?}, token {token:?}, ")?;
         write!(f, "{} bytes }}", value.len())
     }
 }
 
 /// The entries of some keys, all of the same revision.
 #[derive(Clone, Debug, Default)]
-pub struct FoundEntries {
+pub struct RedisFound {
     /// The entries in the order of the keys.
-    pub entries: Vec<Option<StoredEntry>>,
+    pub entries: Vec<Option<RedisEntry>>,
     /// The revision of the keyspace that they show.
     pub revision: u64,
     /// The cluster time of this state, in milliseconds: what remains of a deadline is counted from here. No entry with a deadline at or
@@ -91,32 +91,32 @@ pub struct FoundEntries {
 
 /// Some of the entries of a range, all of the same revision.
 #[derive(Clone, Debug, Default)]
-pub struct EntriesPage {
+pub struct RedisPage {
     /// The entries in the order of their keys.
-    pub entries: Vec<(Vec<u8>, StoredEntry)>,
+    pub entries: Vec<(Vec<u8>, RedisEntry)>,
     /// Whether further entries may follow.
     pub more: bool,
-    /// As in [`FoundEntries`].
+    /// As in [`RedisFound`].
     pub revision: u64,
-    /// As in [`FoundEntries`].
+    /// As in [`RedisFound`].
     pub now_ms: u64,
 }
 
 /// Writes that take effect together, or not at all.
 #[derive(Clone, Debug, Default)]
-pub struct EntryTxn {
+pub struct RedisTxn {
     /// All must hold for the writes to take effect.
-    pub conditions: Vec<EntryCondition>,
+    pub conditions: Vec<RedisCondition>,
     /// The writes. A key occurs at most once.
-    pub writes: Vec<EntryWrite>,
+    pub writes: Vec<RedisWrite>,
     /// The keys whose entries are answered if a condition does not hold.
     pub otherwise_get: Vec<Vec<u8>>,
 }
 
 /// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EntryCondition {
-    /// The entry has this [`modified`](StoredEntry::modified). With 0, there is no entry.
+pub enum RedisCondition {
+    /// The entry has this [`modified`](RedisEntry::modified). With 0, there is no entry.
     Modified {
         /// The key.
         key: Vec<u8>,
@@ -149,7 +149,7 @@ pub enum EntryCondition {
 
 /// A write of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EntryWrite {
+pub enum RedisWrite {
     /// Creates or replaces an entry.
     Put {
         /// Its key.
@@ -173,7 +173,7 @@ pub enum EntryWrite {
         /// Its key.
         key: Vec<u8>,
     },
-    /// Removes all entries of `from..to`. The store may refuse a range of many entries as [`StoreFailure::TooLarge`].
+    /// Removes all entries of `from..to`. The store may refuse a range of many entries as [`RedisStoreError::TooLarge`].
     DeleteRange {
         /// The first key.
         from: Vec<u8>,
@@ -212,9 +212,9 @@ pub enum LockClaim {
     },
 }
 
-/// The result of an [`EntryTxn`].
+/// The result of a [`RedisTxn`].
 #[derive(Clone, Debug, Default)]
-pub struct TxnOutcome {
+pub struct RedisCommitted {
     /// Whether all conditions held, and all writes were made.
     pub succeeded: bool,
     /// The revision of the writes or, without any, of the store.
@@ -223,13 +223,13 @@ pub struct TxnOutcome {
     pub now_ms: u64,
     /// Number of entries that its deletes removed.
     pub deleted: u64,
-    /// If a condition did not hold, the entries of [`EntryTxn::otherwise_get`], as of this moment.
-    pub found: Vec<Option<StoredEntry>>,
+    /// If a condition did not hold, the entries of [`RedisTxn::otherwise_get`], as of this moment.
+    pub found: Vec<Option<RedisEntry>>,
 }
 
 /// A write of the keyspace, as a node has applied it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EntryChange {
+pub struct RedisChange {
     /// The key.
     pub key: Vec<u8>,
     /// The value that it has now. `None` means that the entry is gone: deleted, or past its deadline.
@@ -249,7 +249,7 @@ pub struct NodeAddress {
 
 /// The reason why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum StoreFailure {
+pub enum RedisStoreError {
     /// Nothing happened, because too many requests are in flight. Try again later.
     #[error("{0}")]
     Overloaded(String),
@@ -272,8 +272,8 @@ pub enum StoreFailure {
 
 /// A keyspace in which an entry's revision rises with each write, and entries end at their deadlines.
 ///
-/// Each call that takes a [`Requester`] is linearizable, and ends before its deadline. Dropping its future abandons it: a commit may still
-/// take effect. An entry whose deadline has passed is seen by no call.
+/// Each call that takes a [`RedisCaller`] is linearizable, and ends before its deadline. Dropping its future abandons it: a commit may
+/// still take effect. An entry whose deadline has passed is seen by no call.
 pub trait RedisStore: Clone + Send + Sync + 'static {
     /// Proves the identity of a user by a password. `None` means that they do not fit. A user that is not named is `default`. Fails if the
     /// identity may have no further connection; one that it has already is not counted again.
@@ -282,10 +282,10 @@ pub trait RedisStore: Clone + Send + Sync + 'static {
         user: &str,
         password: &[u8],
         connection: &ClientConnection,
-    ) -> Result<Option<ProvenIdentity>, StoreFailure>;
+    ) -> Result<Option<RedisIdentity>, RedisStoreError>;
 
     /// Counts a connection whose certificate proves an identity. Fails if the identity may have no further one.
-    fn admit(&self, identity: &str, connection: &ClientConnection) -> Result<(), StoreFailure>;
+    fn admit(&self, identity: &str, connection: &ClientConnection) -> Result<(), RedisStoreError>;
 
     /// Whether any user has a password. Otherwise AUTH is refused.
     fn has_users(&self) -> bool;
@@ -302,61 +302,61 @@ pub trait RedisStore: Clone + Send + Sync + 'static {
     /// Reads the entries of some keys. A key may occur more than once.
     fn get(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         keys: Vec<Vec<u8>>,
-    ) -> impl Future<Output = Result<FoundEntries, StoreFailure>> + Send;
+    ) -> impl Future<Output = Result<RedisFound, RedisStoreError>> + Send;
 
     /// Reads the first entries of `from..to`, at most `limit` of them. The store may answer with fewer, to bound the bytes of a page, but
-    /// not with none if [`EntriesPage::more`] is set.
-    fn range(
+    /// not with none if [`RedisPage::more`] is set.
+    fn list(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         from: Vec<u8>,
         to: Vec<u8>,
         limit: usize,
-    ) -> impl Future<Output = Result<EntriesPage, StoreFailure>> + Send;
+    ) -> impl Future<Output = Result<RedisPage, RedisStoreError>> + Send;
 
     /// Returns the number of entries of `from..to`.
     fn count(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         from: Vec<u8>,
         to: Vec<u8>,
-    ) -> impl Future<Output = Result<u64, StoreFailure>> + Send;
+    ) -> impl Future<Output = Result<u64, RedisStoreError>> + Send;
 
     /// Compares, and then writes.
     fn commit(
         &self,
-        requester: &Requester,
-        txn: EntryTxn,
-    ) -> impl Future<Output = Result<TxnOutcome, StoreFailure>> + Send;
+        caller: &RedisCaller,
+        txn: RedisTxn,
+    ) -> impl Future<Output = Result<RedisCommitted, RedisStoreError>> + Send;
 
     /// Commits transactions, each by itself, and returns what became of them in their order: at least of the first one; those without an
     /// outcome were not begun. They take effect in this order, too, but for those that failed for a reason by which nothing happened. A
     /// store has them under way at the same time where it can.
     fn commit_each(
         &self,
-        requester: &Requester,
-        txns: Vec<EntryTxn>,
-    ) -> impl Future<Output = Vec<Result<TxnOutcome, StoreFailure>>> + Send;
+        caller: &RedisCaller,
+        txns: Vec<RedisTxn>,
+    ) -> impl Future<Output = Vec<Result<RedisCommitted, RedisStoreError>>> + Send;
 
     /// The writes of `from..to` as this node applies them, from now on: all of them, in the order of the log, also those of entries that
     /// have ended again meanwhile. Writes that were acknowledged before the call are not among them. The channel is closed when the store
     /// cannot promise this any longer, for instance since the receiver was too slow; a change of leader does not close it.
     fn watch(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         from: Vec<u8>,
         to: Vec<u8>,
-    ) -> impl Future<Output = Result<mpsc::Receiver<Vec<EntryChange>>, StoreFailure>> + Send;
+    ) -> impl Future<Output = Result<mpsc::Receiver<Vec<RedisChange>>, RedisStoreError>> + Send;
 
-    /// Has the leader's node run a unit of work (`Redis::run_unit`) for the requester, and returns the bytes that it returned. `None` means
+    /// Has the leader's node run a unit of work (`Redis::run_unit`) for the caller, and returns the bytes that it returned. `None` means
     /// that this node leads, and nothing was done: the caller runs the unit itself. A unit reads and commits by the calls above, so it is
     /// right on any node; the leader's is the one where its reads cost no hop, and where units on the same keys take turns. Its bytes are
     /// made only if they are sent.
     fn run_at_leader(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         unit: impl FnOnce() -> Vec<u8> + Send,
-    ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreFailure>> + Send;
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, RedisStoreError>> + Send;
 }

@@ -48,7 +48,8 @@ pub use options::ZookeeperOptions;
 pub use port::Zookeeper;
 pub use stats::ZookeeperStats;
 pub use store::{
-    AppliedFeed, AppliedStep, AppliedZnodes, AttachOutcome, ChildCounts, CloseOutcome, DigestProof, NodeRole,
-    NumberedSession, SessionStart, StoredZnode, TxnRefusal, TxnVerdict, WriteRefusal, ZnodeChange, ZnodeChangeKind,
-    ZnodeCondition, ZnodeRequester, ZnodeTxn, ZnodeWrite, ZookeeperFailure, ZookeeperStore,
+    AppliedFeed, AppliedStep, AppliedZnodes, AttachOutcome, ChildCounts, CloseOutcome, NodeRole, NumberedSession,
+    SessionStart, TxnRefusal, WriteRefusal, ZookeeperCaller, ZookeeperChange, ZookeeperChangeKind, ZookeeperCommitted,
+    ZookeeperCondition, ZookeeperEntry, ZookeeperIdentity, ZookeeperStore, ZookeeperStoreError, ZookeeperTxn,
+    ZookeeperWrite,
 };

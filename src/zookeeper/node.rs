@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use crate::{
-    NumberedSession, ZnodeRequester, ZookeeperFailure, ZookeeperOptions, ZookeeperStats, ZookeeperStore,
+    NumberedSession, ZookeeperCaller, ZookeeperOptions, ZookeeperStats, ZookeeperStore, ZookeeperStoreError,
     password::PasswordKey,
     stats::StatCounters,
     watches::{WatchHub, WatchLimits},
@@ -78,7 +78,7 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
     }
 
     /// What passwords are made with.
-    pub(crate) async fn password_key(&self) -> Result<&PasswordKey, ZookeeperFailure> {
+    pub(crate) async fn password_key(&self) -> Result<&PasswordKey, ZookeeperStoreError> {
         self.key.get_or_try_init(|| async { self.store.secret().await.map(PasswordKey::new) }).await
     }
 
@@ -142,9 +142,9 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
                 let node = Arc::clone(&self);
                 ending.spawn(async move {
                     let AbandonedSession { attached, address, .. } = abandoned;
-                    let requester = ZnodeRequester { address, ..port() };
+                    let caller = ZookeeperCaller { address, ..port() };
                     // A session that was attached again meanwhile has another number, and stays.
-                    if let Err(failure) = node.store.close(&requester, attached).await {
+                    if let Err(failure) = node.store.close(&caller, attached).await {
                         tracing::debug!(%failure, "a session without a connection ends by its timeout");
                     }
                 });
@@ -166,8 +166,8 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
     }
 }
 
-/// The port itself, as a requester of the store.
-pub(crate) fn port() -> ZnodeRequester {
+/// The port itself, as a caller of the store.
+pub(crate) fn port() -> ZookeeperCaller {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-    ZnodeRequester { identity: None, address, deadline: Instant::now() + CALL_TIMEOUT, is_port: true }
+    ZookeeperCaller { identity: None, address, deadline: Instant::now() + CALL_TIMEOUT, is_port: true }
 }

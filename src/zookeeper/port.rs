@@ -7,7 +7,7 @@ use tokio::{sync::Mutex, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ZookeeperFailure, ZookeeperListener, ZookeeperOptions, ZookeeperStats, ZookeeperStore,
+    ZookeeperListener, ZookeeperOptions, ZookeeperStats, ZookeeperStore, ZookeeperStoreError,
     connection::{ByteBudgets, ZookeeperConnection},
     node::ZookeeperNode,
     sweep::{DueZnodes, sweep},
@@ -48,7 +48,7 @@ impl<S: ZookeeperStore> Zookeeper<S> {
     /// removed, so a node lives on for up to two intervals. Reads all nodes, a thousand at a time.
     ///
     /// Fails as the store does; what was removed before that stays removed. Dropping the future is like a failure.
-    pub async fn sweep(&self) -> Result<usize, ZookeeperFailure> {
+    pub async fn sweep(&self) -> Result<usize, ZookeeperStoreError> {
         let mut due = self.due.lock().await;
         let (found, removed) = sweep(&self.node, &due).await?;
         *due = found;

@@ -5,7 +5,7 @@
 //! has children) the store decides while it commits, and says which write it refused.
 //!
 //! Keys are opaque to the store but for one promise: the children of a key are exactly the entries that were created by
-//! [`ZnodeWrite::CreateChild`] with this key as their parent.
+//! [`ZookeeperWrite::CreateChild`] with this key as their parent.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 /// The client for which the store is asked, and the time until which the answer is of use.
 #[derive(Clone, Debug)]
-pub struct ZnodeRequester {
+pub struct ZookeeperCaller {
     /// The identity that the client's certificate, or [`ZookeeperStore::authenticate`], has proven.
     pub identity: Option<String>,
     /// The client's end of the connection. It is the label of the locks that operators see.
@@ -92,7 +92,7 @@ pub struct ChildCounts {
 
 /// The entry of a key.
 #[derive(Clone, PartialEq, Eq)]
-pub struct StoredZnode {
+pub struct ZookeeperEntry {
     /// The revision of the write that created it.
     pub created: u64,
     /// The revision of its last write. Children that come and go do not change it.
@@ -105,10 +105,10 @@ pub struct StoredZnode {
     pub value: Arc<[u8]>,
 }
 
-impl fmt::Debug for StoredZnode {
+impl fmt::Debug for ZookeeperEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { created, modified, owner, children, value } = self;
-        write!(f, "StoredZnode {{ {created}..{modified}, owner {owner:?}, {children:?}, {} bytes }}", value.len())
+        write!(f, "ZookeeperEntry {{ {created}..{modified}, owner {owner:?}, {children:?}, {} bytes }}", value.len())
     }
 }
 
@@ -119,10 +119,10 @@ pub trait AppliedZnodes {
     fn revision(&self) -> u64;
 
     /// The entry of a key.
-    fn get(&self, key: &[u8]) -> Option<StoredZnode>;
+    fn get(&self, key: &[u8]) -> Option<ZookeeperEntry>;
 
     /// Shows the entries of `from..to` in the order of their keys, until `show` returns `false`.
-    fn range(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8], &StoredZnode) -> bool);
+    fn range(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8], &ZookeeperEntry) -> bool);
 
     /// Shows the keys of `from..to` in their order, until `show` returns `false`.
     fn keys(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8]) -> bool);
@@ -133,19 +133,19 @@ pub trait AppliedZnodes {
 
 /// Writes that take effect together, or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ZnodeTxn {
+pub struct ZookeeperTxn {
     /// All must hold for the writes to take effect. They are judged before the writes, in this order.
-    pub conditions: Vec<ZnodeCondition>,
+    pub conditions: Vec<ZookeeperCondition>,
     /// The writes, in this order: each sees what those before it did. A key is put at most once, and may be deleted before or after that.
-    pub writes: Vec<ZnodeWrite>,
+    pub writes: Vec<ZookeeperWrite>,
     /// The keys whose entries are answered if it is refused. If these have more bytes than the store shows at once, it fails instead with
-    /// [`ZookeeperFailure::TooLarge`].
+    /// [`ZookeeperStoreError::TooLarge`].
     pub otherwise_get: Vec<Vec<u8>>,
 }
 
-/// A condition of a transaction: the entry of the key has this [`modified`](StoredZnode::modified).
+/// A condition of a transaction: the entry of the key has this [`modified`](ZookeeperEntry::modified).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ZnodeCondition {
+pub struct ZookeeperCondition {
     /// The key.
     pub key: Vec<u8>,
     /// The revision; 0 if there must be no entry.
@@ -154,7 +154,7 @@ pub struct ZnodeCondition {
 
 /// A write of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ZnodeWrite {
+pub enum ZookeeperWrite {
     /// Creates an entry below another one. Refused as [`WriteRefusal`] says.
     CreateChild {
         /// The key of the parent.
@@ -213,9 +213,9 @@ pub enum TxnRefusal {
     SessionMoved,
 }
 
-/// What became of a [`ZnodeTxn`].
+/// What became of a [`ZookeeperTxn`].
 #[derive(Clone, Debug, Default)]
-pub struct TxnVerdict {
+pub struct ZookeeperCommitted {
     /// The revision of the writes or, if it was refused or wrote nothing, of the state in which it was judged. Writes are applied at this
     /// node; the state of a refusal need not be yet.
     pub revision: u64,
@@ -223,13 +223,13 @@ pub struct TxnVerdict {
     pub created: Vec<Option<Vec<u8>>>,
     /// Why nothing was done.
     pub refusal: Option<TxnRefusal>,
-    /// If it was refused, the entries of [`ZnodeTxn::otherwise_get`] as of that state. Empty for a refusal because of the session.
-    pub found: Vec<Option<StoredZnode>>,
+    /// If it was refused, the entries of [`ZookeeperTxn::otherwise_get`] as of that state. Empty for a refusal because of the session.
+    pub found: Vec<Option<ZookeeperEntry>>,
 }
 
 /// What happened to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ZnodeChangeKind {
+pub enum ZookeeperChangeKind {
     /// It was created. If it had been deleted in the same transaction, `is_again` is set.
     Created {
         /// Whether there was another entry with this key right before.
@@ -243,18 +243,18 @@ pub enum ZnodeChangeKind {
 
 /// A change of an entry, as this node has applied it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ZnodeChange {
-    /// The revision of the change, as [`StoredZnode::modified`] shows it. A step may have changes of several revisions.
+pub struct ZookeeperChange {
+    /// The revision of the change, as [`ZookeeperEntry::modified`] shows it. A step may have changes of several revisions.
     pub revision: u64,
     /// The key.
     pub key: Vec<u8>,
     /// What happened.
-    pub kind: ZnodeChangeKind,
+    pub kind: ZookeeperChangeKind,
     /// The new value, of a change. It may be left out for the other kinds.
     pub value: Option<Arc<[u8]>>,
 }
 
-impl fmt::Debug for ZnodeChange {
+impl fmt::Debug for ZookeeperChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?} at {}", self.key.escape_ascii(), self.kind, self.revision)
     }
@@ -266,7 +266,7 @@ pub struct AppliedStep {
     /// Everything up to this revision has been told with this step.
     pub revision: u64,
     /// The changes, in the order of the log.
-    pub changes: Vec<ZnodeChange>,
+    pub changes: Vec<ZookeeperChange>,
     /// Sessions that are over, with all of their entries gone by this step or by those before it.
     pub over: Vec<u64>,
     /// Sessions that were attached. Connections that have them by a lower number have lost them.
@@ -298,7 +298,7 @@ pub enum NodeRole {
 
 /// The reason why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ZookeeperFailure {
+pub enum ZookeeperStoreError {
     /// Nothing happened, because the caller may not do this.
     #[error("{0}")]
     Denied(String),
@@ -316,24 +316,24 @@ pub enum ZookeeperFailure {
     Unknown(String),
 }
 
-/// What a user and a password have proven.
-pub struct DigestProof {
-    /// The identity.
-    pub identity: String,
+/// An identity that a client has proven by a user and a password.
+pub struct ZookeeperIdentity {
+    /// Its name.
+    pub name: String,
     /// Returns when the password counts no more: the connection is closed then. It may never return.
     pub withdrawn: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl fmt::Debug for DigestProof {
+impl fmt::Debug for ZookeeperIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DigestProof").field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("ZookeeperIdentity").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 /// Entries with parents, and sessions that own them.
 ///
-/// Each call with a [`ZnodeRequester`] is linearizable and ends by its deadline. What it did is applied **at this node** when it returns; a
-/// transaction that is refused may return before. Dropping its future abandons it: what it does may still take effect. The store tries
+/// Each call with a [`ZookeeperCaller`] is linearizable and ends by its deadline. What it did is applied **at this node** when it returns;
+/// a transaction that is refused may return before. Dropping its future abandons it: what it does may still take effect. The store tries
 /// again by itself what has surely not happened, and nothing else.
 ///
 /// Order: a step of the feed is received after [`applied`](Self::applied) shows its revision, and soon after. So whoever has heard of a
@@ -343,32 +343,32 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
     /// stranger is refused here only if nobody may ever be let in from where it comes.
     fn open(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         session: u64,
         ttl_ms: u64,
-    ) -> impl Future<Output = Result<SessionStart, ZookeeperFailure>> + Send;
+    ) -> impl Future<Output = Result<SessionStart, ZookeeperStoreError>> + Send;
 
     /// Gives a session its full time again, and gives it to this connection: others have it no longer.
     fn attach(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         session: u64,
-    ) -> impl Future<Output = Result<AttachOutcome, ZookeeperFailure>> + Send;
+    ) -> impl Future<Output = Result<AttachOutcome, ZookeeperStoreError>> + Send;
 
-    /// Makes the identity of the requester the owner of a session, if the session has none: what it has is charged to that identity.
+    /// Makes the identity of the caller the owner of a session, if the session has none: what it has is charged to that identity.
     /// Fails if the identity may have no further session.
     fn set_owner(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         session: u64,
-    ) -> impl Future<Output = Result<(), ZookeeperFailure>> + Send;
+    ) -> impl Future<Output = Result<(), ZookeeperStoreError>> + Send;
 
     /// Ends a session and all that it owns, if the connection still has it.
     fn close(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         attached: NumberedSession,
-    ) -> impl Future<Output = Result<CloseOutcome, ZookeeperFailure>> + Send;
+    ) -> impl Future<Output = Result<CloseOutcome, ZookeeperStoreError>> + Send;
 
     /// Notes that a client has been heard of. Called for each frame, so it must cost little: the store renews sessions
     /// now and then, many at once. A session ends its time after the last frame, and soon after that.
@@ -389,34 +389,34 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
 
     /// Whether the policy lets the caller read the entry of a key, and the children of the node whose entry it is. Asked for each read of
     /// [`applied`](Self::applied) on behalf of a client, so it answers at once.
-    fn may_read(&self, requester: &ZnodeRequester, key: &[u8]) -> bool;
+    fn may_read(&self, caller: &ZookeeperCaller, key: &[u8]) -> bool;
 
     /// Waits until this node has applied everything that was acknowledged anywhere before the call. Returns the revision.
-    fn catch_up(&self, requester: &ZnodeRequester) -> impl Future<Output = Result<u64, ZookeeperFailure>> + Send;
+    fn catch_up(&self, caller: &ZookeeperCaller) -> impl Future<Output = Result<u64, ZookeeperStoreError>> + Send;
 
     /// Compares, and then writes. With `attached` only while the session lives and belongs to that connection.
     fn commit(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         attached: Option<NumberedSession>,
-        txn: ZnodeTxn,
-    ) -> impl Future<Output = Result<TxnVerdict, ZookeeperFailure>> + Send;
+        txn: ZookeeperTxn,
+    ) -> impl Future<Output = Result<ZookeeperCommitted, ZookeeperStoreError>> + Send;
 
     /// Commits transactions of one connection, each by itself, and returns what became of them in their order: at least of the first one;
     /// those without a verdict were not begun. They take effect in this order, and where one of them fails, and has had no effect, none
     /// that follows it has one, either; a refusal is no failure. A store has them under way at the same time where it can.
     fn commit_each(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         attached: NumberedSession,
-        txns: Vec<ZnodeTxn>,
-    ) -> impl Future<Output = Vec<Result<TxnVerdict, ZookeeperFailure>>> + Send;
+        txns: Vec<ZookeeperTxn>,
+    ) -> impl Future<Output = Vec<Result<ZookeeperCommitted, ZookeeperStoreError>>> + Send;
 
     /// Begins a feed of what this node applies. The port has one at a time.
-    fn feed(&self) -> impl Future<Output = Result<AppliedFeed, ZookeeperFailure>> + Send;
+    fn feed(&self) -> impl Future<Output = Result<AppliedFeed, ZookeeperStoreError>> + Send;
 
     /// A secret that is the same at all nodes and for ever: the passwords of sessions are made with it.
-    fn secret(&self) -> impl Future<Output = Result<Vec<u8>, ZookeeperFailure>> + Send;
+    fn secret(&self) -> impl Future<Output = Result<Vec<u8>, ZookeeperStoreError>> + Send;
 
     /// The identity of a user with this password, in the sense of the policy. `None` if they fit no user; they are no error then, since
     /// clients make up users for their own access lists. Fails if the identity may have no further connection; this one is open for as
@@ -426,11 +426,11 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
         user: &str,
         password: &str,
         connection: Weak<()>,
-    ) -> Result<Option<DigestProof>, ZookeeperFailure>;
+    ) -> Result<Option<ZookeeperIdentity>, ZookeeperStoreError>;
 
     /// Counts a connection whose certificate proves an identity: for as long as `connection` has an owner. Fails if the identity may have
     /// no further one.
-    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperFailure>;
+    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperStoreError>;
 
     /// Whether clients without an identity are refused.
     fn needs_identity(&self) -> bool;

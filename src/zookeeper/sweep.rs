@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 
 use crate::{
-    AppliedZnodes, ChildCounts, StoredZnode, ZnodeCondition, ZnodeTxn, ZnodeWrite, ZookeeperFailure, ZookeeperStore,
+    AppliedZnodes, ChildCounts, ZookeeperCondition, ZookeeperEntry, ZookeeperStore, ZookeeperStoreError, ZookeeperTxn,
+    ZookeeperWrite,
     node::{ZookeeperNode, port},
     tree::{ALL_FROM, ALL_TO, NodeLife, ZnodeValue},
 };
@@ -23,7 +24,7 @@ pub(crate) type DueZnodes = HashMap<Vec<u8>, (u64, ChildCounts)>;
 pub(crate) async fn sweep<S: ZookeeperStore>(
     node: &ZookeeperNode<S>,
     before: &DueZnodes,
-) -> Result<(DueZnodes, usize), ZookeeperFailure> {
+) -> Result<(DueZnodes, usize), ZookeeperStoreError> {
     let wall_ms = (node.options.wall_ms)();
     let mut due = DueZnodes::new();
     let mut from = ALL_FROM.to_vec();
@@ -63,7 +64,7 @@ fn find_due(applied: &dyn AppliedZnodes, from: &[u8], wall_ms: i64, due: &mut Du
     next
 }
 
-fn is_due(stored: &StoredZnode, wall_ms: i64) -> bool {
+fn is_due(stored: &ZookeeperEntry, wall_ms: i64) -> bool {
     if stored.children.live > 0 || stored.owner.is_some() {
         return false;
     }
@@ -80,16 +81,16 @@ fn is_due(stored: &StoredZnode, wall_ms: i64) -> bool {
 async fn remove<S: ZookeeperStore>(
     node: &ZookeeperNode<S>,
     ripe: &[(Vec<u8>, u64)],
-) -> Result<usize, ZookeeperFailure> {
+) -> Result<usize, ZookeeperStoreError> {
     let commit = async |some: &[(Vec<u8>, u64)]| {
-        let condition = |(key, modified): &(Vec<u8>, u64)| ZnodeCondition { key: key.clone(), modified: *modified };
-        let txn = ZnodeTxn {
+        let condition = |(key, modified): &(Vec<u8>, u64)| ZookeeperCondition { key: key.clone(), modified: *modified };
+        let txn = ZookeeperTxn {
             conditions: some.iter().map(condition).collect(),
-            writes: some.iter().map(|(key, _)| ZnodeWrite::Delete { key: key.clone() }).collect(),
+            writes: some.iter().map(|(key, _)| ZookeeperWrite::Delete { key: key.clone() }).collect(),
             otherwise_get: Vec::new(),
         };
         let verdict = node.store.commit(&port(), None, txn).await?;
-        Ok::<_, ZookeeperFailure>(if verdict.refusal.is_none() { some.len() } else { 0 })
+        Ok::<_, ZookeeperStoreError>(if verdict.refusal.is_none() { some.len() } else { 0 })
     };
 
     let together = commit(ripe).await?;

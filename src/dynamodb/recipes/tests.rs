@@ -60,29 +60,29 @@ fn text(text: &str) -> AttributeValue {
     AttributeValue::S(text.to_owned())
 }
 
-fn entry(modified: u64, expired: bool) -> ItemEntry {
-    ItemEntry { created: 1, modified, version: 1, leased: !expired, expired, revoked: false, value: Vec::new() }
+fn entry(modified: u64, expired: bool) -> DynamoEntry {
+    DynamoEntry { created: 1, modified, version: 1, leased: !expired, expired, revoked: false, value: Vec::new() }
 }
 
 fn rules(table: &TableProperties) -> Rules<'_> {
     Rules { table, knows_locks: true, lease_ms_max: 86_400_000, wall_ms: NOW_MS }
 }
 
-fn grant(ttl_ms: u64, at_end: AtEnd) -> Lease {
-    Lease::Grant { lock: Some(NAME.to_owned()), owner: "ann".to_owned(), ttl_ms, at_end }
+fn grant(ttl_ms: u64, at_end: AtEnd) -> DynamoLease {
+    DynamoLease::Granted { lock: Some(NAME.to_owned()), owner: "ann".to_owned(), ttl_ms, at_end }
 }
 
-fn put(before: Option<(&ItemRecord, &ItemEntry)>, item: Item) -> (ItemRecord, Lease) {
+fn put(before: Option<(&ItemRecord, &DynamoEntry)>, item: Item) -> (ItemRecord, DynamoLease) {
     write(before, item, true)
 }
 
-fn write(before: Option<(&ItemRecord, &ItemEntry)>, mut item: Item, says_tenure: bool) -> (ItemRecord, Lease) {
+fn write(before: Option<(&ItemRecord, &DynamoEntry)>, mut item: Item, says_tenure: bool) -> (ItemRecord, DynamoLease) {
     let table = lock_table("t", &["key"]);
     let (fence, lease) = written(before, &mut item, rules(&table), says_tenure, || NAME.to_owned());
     (ItemRecord { item, fence, mark: None }, lease)
 }
 
-fn seen(record: &ItemRecord, entry: &ItemEntry) -> Item {
+fn seen(record: &ItemRecord, entry: &DynamoEntry) -> Item {
     shown(record, entry, rules(&lock_table("t", &["key"])))
 }
 
@@ -91,11 +91,15 @@ fn a_lease_is_granted_renewed_kept_and_given_up() {
     let (held, lease) = put(None, java(1, ""));
     assert_eq!((held.fence, lease), (ItemFence::ThisRevision, grant(20_000, AtEnd::Expire)));
     let (renewed, lease) = put(Some((&held, &entry(7, false))), java(2, ""));
-    assert_eq!((renewed.fence, lease), (ItemFence::At(7), Lease::Renew));
+    assert_eq!((renewed.fence, lease), (ItemFence::At(7), DynamoLease::Renewed));
     let (edited, lease) = write(Some((&renewed, &entry(8, false))), java(2, r#","x":{"S":"y"}"#), false);
-    assert_eq!((edited.fence, lease), (ItemFence::At(7), Lease::Keep), "a change of other attributes renews nothing");
+    assert_eq!(
+        (edited.fence, lease),
+        (ItemFence::At(7), DynamoLease::Kept),
+        "a change of other attributes renews nothing"
+    );
     let (released, lease) = put(Some((&edited, &entry(9, false))), java(2, r#","isReleased":{"S":"1"}"#));
-    assert_eq!((released.fence, lease), (ItemFence::At(7), Lease::None));
+    assert_eq!((released.fence, lease), (ItemFence::At(7), DynamoLease::None));
     let (again, lease) = put(Some((&released, &entry(10, false))), java(3, ""));
     assert_eq!((again.fence, lease), (ItemFence::ThisRevision, grant(20_000, AtEnd::Expire)));
 }
@@ -111,14 +115,14 @@ fn whoever_puts_a_lock_that_is_over_holds_it_also_by_the_same_words() {
         let (held, _) = put(None, item.clone());
         let (again, lease) = put(Some((&held, &over)), item.clone());
         assert_eq!((again.fence, lease), (ItemFence::ThisRevision, grant(ttl_ms, at_end)), "{item:?}");
-        let revoked = ItemEntry { revoked: true, ..entry(7, true) };
+        let revoked = DynamoEntry { revoked: true, ..entry(7, true) };
         assert_eq!(put(Some((&held, &revoked)), item.clone()).1, grant(ttl_ms, at_end), "{item:?}");
         // The same words while it is held: its holder counts from now.
-        assert_eq!(put(Some((&held, &entry(7, false))), item).1, Lease::Renew);
+        assert_eq!(put(Some((&held, &entry(7, false))), item).1, DynamoLease::Renewed);
     }
     let (held, _) = put(None, java(1, ""));
     let (noted, lease) = write(Some((&held, &over)), java(1, r#","x":{"S":"y"}"#), false);
-    assert_eq!(lease, Lease::Keep, "whoever changes other attributes acquires nothing");
+    assert_eq!(lease, DynamoLease::Kept, "whoever changes other attributes acquires nothing");
     assert_eq!(seen(&noted, &entry(8, true)).get("isReleased"), Some(&text("1")));
 }
 
@@ -160,11 +164,15 @@ fn a_length_that_is_a_time_is_read_as_the_end_of_the_lease() {
     let in_seconds = ends(NOW_MS / 1000 + 20);
     assert_eq!(put(None, in_seconds.clone()).1, grant(20_000, AtEnd::Expire));
     assert_eq!(put(None, ends(NOW_MS + 2_500)).1, grant(2_500, AtEnd::Expire));
-    assert_eq!(put(None, ends(NOW_MS / 1000 - 1)).1, Lease::None, "by a clock that is behind: a lease of nothing");
+    assert_eq!(
+        put(None, ends(NOW_MS / 1000 - 1)).1,
+        DynamoLease::None,
+        "by a clock that is behind: a lease of nothing"
+    );
     // The next heartbeat renews: it has another end, and is the same tenure.
     let (held, _) = put(None, in_seconds);
     let (renewed, lease) = put(Some((&held, &entry(7, false))), ends(NOW_MS / 1000 + 25));
-    assert_eq!((renewed.fence, lease), (ItemFence::At(7), Lease::Renew));
+    assert_eq!((renewed.fence, lease), (ItemFence::At(7), DynamoLease::Renewed));
 }
 
 #[test]
@@ -188,7 +196,7 @@ fn what_no_client_writes_is_no_lock() {
     ];
     for item in items {
         let (record, lease) = put(None, item.clone());
-        assert_eq!((record.fence, lease), (ItemFence::None, Lease::None), "{item:?}");
+        assert_eq!((record.fence, lease), (ItemFence::None, DynamoLease::None), "{item:?}");
         assert_eq!(seen(&record, &entry(5, true)), item);
     }
     // The owner of what the key names.
@@ -201,7 +209,7 @@ fn an_item_with_other_attributes_is_neither_deleted_nor_shortened() {
     let more = r#","salary":{"N":"9"}"#;
     for item in [python(more), hero(more), npm(more), hero(r#","ttl":{"S":"x"}"#)] {
         let (held, lease) = put(None, item.clone());
-        let Lease::Grant { at_end, .. } = lease else { panic!("{lease:?}") };
+        let DynamoLease::Granted { at_end, .. } = lease else { panic!("{lease:?}") };
         assert_eq!(at_end, AtEnd::Expire, "{item:?}");
         let mut seen = seen(&held, &entry(5, true));
         if !item.contains_key(TOKEN) {
@@ -234,15 +242,15 @@ fn a_token_of_the_client_stays_and_one_that_was_shown_is_not_stored() {
 
 #[test]
 fn no_lock_has_no_lease_and_a_plain_table_adds_nothing() {
-    assert_eq!(put(None, item(r#"{"id":{"S":"x"},"owner":{"S":"ann"}}"#)).1, Lease::None);
+    assert_eq!(put(None, item(r#"{"id":{"S":"x"},"owner":{"S":"ann"}}"#)).1, DynamoLease::None);
     let table = lock_table("t", &["key"]);
     let mut lock = java(1, "");
     let plain = Rules { knows_locks: false, ..rules(&table) };
-    assert_eq!(written(None, &mut lock, plain, true, String::new), (ItemFence::None, Lease::None));
+    assert_eq!(written(None, &mut lock, plain, true, String::new), (ItemFence::None, DynamoLease::None));
     let record = ItemRecord { item: lock.clone(), fence: ItemFence::At(3), mark: None };
     assert_eq!(shown(&record, &entry(5, true), plain), lock);
     let short = Rules { lease_ms_max: 19_999, ..rules(&table) };
-    assert_eq!(written(None, &mut lock, short, true, String::new), (ItemFence::ThisRevision, Lease::None));
+    assert_eq!(written(None, &mut lock, short, true, String::new), (ItemFence::ThisRevision, DynamoLease::None));
 }
 
 #[test]
@@ -250,7 +258,7 @@ fn fail_closed_locks_are_of_a_lock_client_and_have_no_lease() {
     let table = lock_table("t", &["key"]);
     let closed = without(without(npm(""), TOKEN), "leaseDurationMs");
     assert!(is_of_lock_client(&closed, rules(&table)) && is_of_lock_client(&npm(""), rules(&table)));
-    assert_eq!(put(None, closed.clone()).1, Lease::None);
+    assert_eq!(put(None, closed.clone()).1, DynamoLease::None);
     assert!(!is_of_lock_client(&with(closed, "x", text("y")), rules(&table)));
     assert!(!is_of_lock_client(&item(r#"{"key":{"S":"k"}}"#), rules(&table)));
 }

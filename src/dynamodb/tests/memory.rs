@@ -10,7 +10,8 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    AtEnd, CommitResult, DynamoCaller, DynamoStoreError, ItemEntry, Lease, Store, StoreTxn, StoredPage, Write,
+    AtEnd, DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoPage, DynamoStore, DynamoStoreError,
+    DynamoTxn, DynamoWrite,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -22,7 +23,7 @@ type Granted = Option<(Instant, AtEnd, Duration)>;
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    entries: BTreeMap<Vec<u8>, (ItemEntry, Granted)>,
+    entries: BTreeMap<Vec<u8>, (DynamoEntry, Granted)>,
     commits: u64,
     /// The next commit happens, and its answer is lost.
     loses_answer: bool,
@@ -33,7 +34,7 @@ struct State {
     /// There is no room for what is remembered for a time.
     is_memory_full: bool,
     /// Happens before the next commit.
-    intruder: Option<StoreTxn>,
+    intruder: Option<DynamoTxn>,
 }
 
 impl Memory {
@@ -66,7 +67,7 @@ impl Memory {
         self.state().is_memory_full = true;
     }
 
-    pub(super) fn intrude(&self, txn: StoreTxn) {
+    pub(super) fn intrude(&self, txn: DynamoTxn) {
         self.state().intruder = Some(txn);
     }
 
@@ -123,21 +124,21 @@ impl Memory {
 
 impl State {
     fn check(&self, caller: &DynamoCaller) -> Result<(), DynamoStoreError> {
-        if self.has_policy && caller.identity.is_none() && !caller.is_endpoint {
+        if self.has_policy && caller.identity.is_none() && !caller.is_port {
             return Err(DynamoStoreError::Denied("this node serves no anonymous callers".to_owned()));
         }
         Ok(())
     }
 
-    fn commit(&mut self, txn: StoreTxn) -> CommitResult {
-        let is_renewed = |write: &Write| match write {
-            Write::Put { key, lease: Lease::Renew, .. } => {
+    fn commit(&mut self, txn: DynamoTxn) -> DynamoCommitted {
+        let is_renewed = |write: &DynamoWrite| match write {
+            DynamoWrite::Put { key, lease: DynamoLease::Renewed, .. } => {
                 self.entries.get(key).is_some_and(|(entry, lease)| lease.is_some() && !entry.expired)
             }
-            Write::Put { .. } | Write::Delete { .. } => true,
+            DynamoWrite::Put { .. } | DynamoWrite::Delete { .. } => true,
         };
         let renewed = txn.writes.iter().all(is_renewed);
-        let modified = |key| self.entries.get(key).map_or(0, |(entry, _): &(ItemEntry, _)| entry.modified);
+        let modified = |key| self.entries.get(key).map_or(0, |(entry, _): &(DynamoEntry, _)| entry.modified);
         let succeeded = txn.expected.iter().all(|(key, expected)| modified(key) == *expected) && renewed;
         if succeeded && !txn.writes.is_empty() {
             self.revision += 1;
@@ -145,46 +146,50 @@ impl State {
                 self.write(write);
             }
         }
-        CommitResult { succeeded, revision: self.revision }
+        DynamoCommitted { succeeded, revision: self.revision }
     }
 
-    fn write(&mut self, write: Write) {
+    fn write(&mut self, write: DynamoWrite) {
         let modified = self.revision;
         match write {
-            Write::Delete { key } => {
+            DynamoWrite::Delete { key } => {
                 self.entries.remove(&key);
             }
-            Write::Put { key, value, lease } => {
+            DynamoWrite::Put { key, value, lease } => {
                 let before = self.entries.get(&key);
                 let (created, version) = before.map_or((modified, 0), |(entry, _)| (entry.created, entry.version));
                 let kept = before.map(|(entry, lease)| (entry.expired, *lease));
                 let (expired, lease) = match lease {
-                    Lease::None => (false, None),
-                    Lease::Keep => kept.unwrap_or((false, None)),
-                    Lease::Renew => {
+                    DynamoLease::None => (false, None),
+                    DynamoLease::Kept => kept.unwrap_or((false, None)),
+                    DynamoLease::Renewed => {
                         let lease = kept.and_then(|(_, lease)| lease);
                         (false, lease.map(|(_, at_end, ttl)| (Instant::now() + ttl, at_end, ttl)))
                     }
-                    Lease::Grant { ttl_ms, at_end, .. } => {
+                    DynamoLease::Granted { ttl_ms, at_end, .. } => {
                         let ttl = Duration::from_millis(ttl_ms);
                         (false, Some((Instant::now() + ttl, at_end, ttl)))
                     }
-                    Lease::Memory { ttl_ms, .. } => {
+                    DynamoLease::Memory { ttl_ms, .. } => {
                         let ttl = Duration::from_millis(ttl_ms);
                         (false, Some((Instant::now() + ttl, AtEnd::Delete, ttl)))
                     }
                 };
                 let version = version + 1;
                 let leased = lease.is_some() && !expired;
-                let entry = ItemEntry { created, modified, version, leased, expired, revoked: false, value };
+                let entry = DynamoEntry { created, modified, version, leased, expired, revoked: false, value };
                 self.entries.insert(key, (entry, lease));
             }
         }
     }
 }
 
-impl Store for Memory {
-    async fn get(&self, caller: &DynamoCaller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<ItemEntry>>, DynamoStoreError> {
+impl DynamoStore for Memory {
+    async fn get(
+        &self,
+        caller: &DynamoCaller,
+        keys: Vec<Vec<u8>>,
+    ) -> Result<Vec<Option<DynamoEntry>>, DynamoStoreError> {
         let state = self.state();
         state.check(caller)?;
         if state.overloaded {
@@ -193,21 +198,21 @@ impl Store for Memory {
         Ok(keys.iter().map(|key| state.entries.get(key).map(|(entry, _)| entry.clone())).collect())
     }
 
-    async fn range(
+    async fn list(
         &self,
         caller: &DynamoCaller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
         backwards: bool,
-    ) -> Result<StoredPage, DynamoStoreError> {
+    ) -> Result<DynamoPage, DynamoStoreError> {
         if to.as_ref().is_some_and(|to| *to <= from) {
-            return Ok(StoredPage::default());
+            return Ok(DynamoPage::default());
         }
         let state = self.state();
         state.check(caller)?;
         let range = state.entries.range((Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded)));
-        let shown = |(key, (entry, _)): (&Vec<u8>, &(ItemEntry, _))| (key.clone(), entry.clone());
+        let shown = |(key, (entry, _)): (&Vec<u8>, &(DynamoEntry, _))| (key.clone(), entry.clone());
         // Fewer than asked for, so that pages have more than one part.
         let limit = limit.min(3);
         let mut entries: Vec<_> = if backwards {
@@ -217,22 +222,24 @@ impl Store for Memory {
         };
         let more = entries.len() > limit;
         entries.truncate(limit);
-        Ok(StoredPage { entries, more })
+        Ok(DynamoPage { entries, more })
     }
 
-    async fn commit(&self, caller: &DynamoCaller, txn: StoreTxn) -> Result<CommitResult, DynamoStoreError> {
+    async fn commit(&self, caller: &DynamoCaller, txn: DynamoTxn) -> Result<DynamoCommitted, DynamoStoreError> {
         let mut state = self.state();
         state.check(caller)?;
         state.commits += 1;
-        let is_memory = |write: &Write| matches!(write, Write::Put { lease: Lease::Memory { .. }, .. });
+        let is_memory =
+            |write: &DynamoWrite| matches!(write, DynamoWrite::Put { lease: DynamoLease::Memory { .. }, .. });
         if state.is_memory_full && txn.writes.iter().any(is_memory) {
             return Err(DynamoStoreError::Overloaded("too many answers are kept".to_owned()));
         }
         if let Some(intruder) = state.intruder.take() {
             state.commit(intruder);
         }
-        let grants =
-            |write: &Write| matches!(write, Write::Put { lease: Lease::Grant { .. } | Lease::Memory { .. }, .. });
+        let grants = |write: &DynamoWrite| {
+            matches!(write, DynamoWrite::Put { lease: DynamoLease::Granted { .. } | DynamoLease::Memory { .. }, .. })
+        };
         if state.refuses_leases && txn.writes.iter().any(grants) {
             return Err(DynamoStoreError::TooLarge("the table has no room for another session".to_owned()));
         }

@@ -31,7 +31,7 @@ const NOW_MS: u64 = 1_735_689_600_000;
 fn caller() -> DynamoCaller {
     let deadline = Instant::now() + Duration::from_secs(60);
     let address = ([127, 0, 0, 1], 4000).into();
-    DynamoCaller { identity: Some("AKIDANN".to_owned()), address, deadline, is_endpoint: false }
+    DynamoCaller { identity: Some("AKIDANN".to_owned()), address, deadline, is_port: false }
 }
 
 fn options() -> DynamoOptions {

@@ -9,7 +9,7 @@ use super::{
     Api,
     locks::{GET, acquire},
 };
-use crate::{StoreTxn, Write};
+use crate::{DynamoTxn, DynamoWrite};
 
 async fn again(api: &Api, operation: &str, id: &str, body: &str) -> Result<Json, String> {
     api.call_again(operation, Some(id), body).await.map_err(|error| super::shown_error(&error))
@@ -136,7 +136,7 @@ async fn a_transaction_that_comes_again_renews_its_locks() {
 
     // What another writer changes in between is looked at again: the lock is lost, and the repetition is cancelled.
     let key = api.0.store.item_key("jobs");
-    api.0.store.intrude(StoreTxn { expected: Vec::new(), writes: vec![Write::Delete { key }] });
+    api.0.store.intrude(DynamoTxn { expected: Vec::new(), writes: vec![DynamoWrite::Delete { key }] });
     let error = api.call("TransactWriteItems", &body).await.unwrap_err();
     let codes: Vec<_> = error["CancellationReasons"].as_array().unwrap().iter().map(|it| &it["Code"]).collect();
     assert_eq!(codes, ["ConditionalCheckFailed", "None"]);

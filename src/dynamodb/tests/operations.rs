@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Api, NOW_MS, shown_error, table};
-use crate::{Lease, StoreTxn, Write};
+use crate::{DynamoLease, DynamoTxn, DynamoWrite};
 
 #[tokio::test]
 async fn a_table_is_there_at_once_and_gone_at_once() {
@@ -185,13 +185,13 @@ async fn a_change_in_between_is_seen() {
     };
     api.ok("PutItem", &put(1, "attribute_not_exists(n)")).await;
     let key = api.0.store.keys().into_iter().find(|key| key.contains("/item/")).unwrap();
-    let intruder = StoreTxn { expected: vec![], writes: vec![Write::Delete { key: key.clone().into_bytes() }] };
+    let intruder = DynamoTxn { expected: vec![], writes: vec![DynamoWrite::Delete { key: key.clone().into_bytes() }] };
     api.0.store.intrude(intruder);
     let error = api.error("PutItem", &put(2, "attribute_exists(n)")).await;
     assert_eq!(error, "ConditionalCheckFailedException: The conditional request failed");
     // A table that is deleted in between has no new item.
     let table = b"dynamodb/table/locks".to_vec();
-    api.0.store.intrude(StoreTxn { expected: vec![], writes: vec![Write::Delete { key: table }] });
+    api.0.store.intrude(DynamoTxn { expected: vec![], writes: vec![DynamoWrite::Delete { key: table }] });
     assert!(api.error("PutItem", &put(2, "attribute_not_exists(n)")).await.starts_with("ResourceNotFoundException"));
     assert!(!api.0.store.keys().contains(&key));
 }
@@ -418,8 +418,8 @@ async fn an_entry_that_is_no_item_is_reported() {
     let api = Api::with_tables(&[("locks", &["key"])]).await;
     api.ok("PutItem", r#"{"TableName":"locks","Item":{"key":{"S":"a"}}}"#).await;
     let key = api.0.store.keys().into_iter().find(|key| key.contains("/item/")).unwrap().into_bytes();
-    let put = Write::Put { key, value: vec![99], lease: Lease::None };
-    api.0.store.intrude(StoreTxn { expected: vec![], writes: vec![put] });
+    let put = DynamoWrite::Put { key, value: vec![99], lease: DynamoLease::None };
+    api.0.store.intrude(DynamoTxn { expected: vec![], writes: vec![put] });
     let _ = api.call("PutItem", r#"{"TableName":"locks","Item":{"key":{"S":"b"}}}"#).await;
     let error = api.error("GetItem", r#"{"TableName":"locks","Key":{"key":{"S":"a"}}}"#).await;
     assert_eq!(error, "InternalServerError: an entry of 1 bytes has an item format that this version cannot read");

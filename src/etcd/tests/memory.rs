@@ -19,7 +19,10 @@ use lockkeeper_machine::{
 };
 use tokio::{sync::watch, task::yield_now, time::sleep};
 
-use super::{EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched};
+use super::{
+    EtcdFacts, EtcdFound, EtcdMember, EtcdPage, EtcdSession, EtcdStore, EtcdStoreError, KeptAlive, NodeCondition,
+    WatchedEvents,
+};
 
 /// Entries of a page: few, so that tests meet its end.
 const PAGE_MAX: usize = 4;
@@ -197,13 +200,13 @@ impl Memory {
     }
 
     /// A table to read, at a leader.
-    fn led(&self) -> Result<Machine, StoreError> {
+    fn led(&self) -> Result<Machine, EtcdStoreError> {
         let state = self.state();
-        if state.is_leaderless { Err(StoreError::NoLeader) } else { Ok(state.machine.clone()) }
+        if state.is_leaderless { Err(EtcdStoreError::NoLeader) } else { Ok(state.machine.clone()) }
     }
 
     /// The same, for a call that only reads.
-    fn read_at_leader(&self) -> Result<Machine, StoreError> {
+    fn read_at_leader(&self) -> Result<Machine, EtcdStoreError> {
         self.let_others_write();
         self.state().led_reads += 1;
         self.led()
@@ -215,11 +218,11 @@ impl Memory {
         state.copy.as_ref().unwrap_or(&state.machine).clone()
     }
 
-    fn change(&self, command: Command) -> Result<Reply, StoreError> {
+    fn change(&self, command: Command) -> Result<Reply, EtcdStoreError> {
         self.let_others_write();
         let machine = self.led()?;
         if self.state().is_pressed && machine.asks_for_more(&command) {
-            return Err(StoreError::Full("pressed".to_owned()));
+            return Err(EtcdStoreError::Full("pressed".to_owned()));
         }
         let reply = self.apply(command);
         if let Reply::Refused(refusal) = reply { Err(refused(refusal)) } else { Ok(reply) }
@@ -227,44 +230,44 @@ impl Memory {
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "few of them concern the keyspace")]
-fn refused(refusal: Refusal) -> StoreError {
+fn refused(refusal: Refusal) -> EtcdStoreError {
     match refusal {
-        Refusal::SessionEnded(_) => StoreError::SessionEnded,
-        Refusal::SessionExists => StoreError::SessionExists,
-        Refusal::RevisionFuture { .. } => StoreError::Future,
-        Refusal::Limit(Limit::TxnWrites | Limit::TxnBytes) => StoreError::TooLarge("a limit".to_owned()),
-        Refusal::Closed { .. } => StoreError::Overloaded,
-        Refusal::Limit(_) => StoreError::Full("a limit".to_owned()),
-        other => StoreError::Other(format!("{other:?}")),
+        Refusal::SessionEnded(_) => EtcdStoreError::SessionEnded,
+        Refusal::SessionExists => EtcdStoreError::SessionExists,
+        Refusal::RevisionFuture { .. } => EtcdStoreError::Future,
+        Refusal::Limit(Limit::TxnWrites | Limit::TxnBytes) => EtcdStoreError::TooLarge("a limit".to_owned()),
+        Refusal::Closed { .. } => EtcdStoreError::Overloaded,
+        Refusal::Limit(_) => EtcdStoreError::Full("a limit".to_owned()),
+        other => EtcdStoreError::Other(format!("{other:?}")),
     }
 }
 
-fn past(error: RevisionError) -> StoreError {
+fn past(error: RevisionError) -> EtcdStoreError {
     match error {
-        RevisionError::Compacted { compacted } => StoreError::Compacted { compacted },
-        RevisionError::Future { .. } => StoreError::Future,
+        RevisionError::Compacted { compacted } => EtcdStoreError::Compacted { compacted },
+        RevisionError::Future { .. } => EtcdStoreError::Future,
     }
 }
 
-impl Store for Memory {
+impl EtcdStore for Memory {
     type Caller = ();
 
     /// Nobody has a token here.
-    fn caller(&self, _extensions: &Extensions, headers: &HeaderMap) -> Result<(), StoreError> {
-        if headers.contains_key("token") { Err(StoreError::UnknownToken) } else { Ok(()) }
+    fn caller(&self, _extensions: &Extensions, headers: &HeaderMap) -> Result<(), EtcdStoreError> {
+        if headers.contains_key("token") { Err(EtcdStoreError::UnknownToken) } else { Ok(()) }
     }
 
-    fn authenticate(&self, _name: &str, _password: &str) -> Result<Option<String>, StoreError> {
-        Err(StoreError::Anonymous)
+    fn authenticate(&self, _name: &str, _password: &str) -> Result<Option<String>, EtcdStoreError> {
+        Err(EtcdStoreError::Anonymous)
     }
 
     fn needs_identity(&self) -> bool {
         false
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> EtcdFacts {
         let state = self.state();
-        Facts { cluster_id: 7, member_id: 1, term: 3, revision: state.machine.revision() }
+        EtcdFacts { cluster_id: 7, member_id: 1, term: 3, revision: state.machine.revision() }
     }
 
     fn leader(&self) -> Option<u64> {
@@ -275,17 +278,17 @@ impl Store for Memory {
         NodeCondition::default()
     }
 
-    async fn members(&self, _caller: &()) -> Result<Vec<EtcdMember>, StoreError> {
+    async fn members(&self, _caller: &()) -> Result<Vec<EtcdMember>, EtcdStoreError> {
         let client_url = Some("http://127.0.0.1:2379".to_owned());
         Ok(vec![EtcdMember { id: 1, peer_url: "http://127.0.0.1:2380".to_owned(), client_url, is_learner: false }])
     }
 
-    async fn get(&self, _caller: &(), keys: Vec<Key>, at: Option<Revision>) -> Result<Found, StoreError> {
+    async fn get(&self, _caller: &(), keys: Vec<Key>, at: Option<Revision>) -> Result<EtcdFound, EtcdStoreError> {
         let machine = self.read_at_leader()?;
         let revision = machine.revision();
         machine.ensure_known(at.unwrap_or(revision)).map_err(past)?;
         let entry = |key| machine.entry_at(key, at.unwrap_or(revision)).map_err(past);
-        Ok(Found { entries: keys.iter().map(entry).collect::<Result<_, _>>()?, revision })
+        Ok(EtcdFound { entries: keys.iter().map(entry).collect::<Result<_, _>>()?, revision })
     }
 
     async fn list(
@@ -294,7 +297,7 @@ impl Store for Memory {
         range: KeyRange,
         limit: usize,
         at: Option<Revision>,
-    ) -> Result<RangePage, StoreError> {
+    ) -> Result<EtcdPage, EtcdStoreError> {
         let read_time = self.state().read_time;
         if !read_time.is_zero() {
             sleep(read_time).await;
@@ -308,7 +311,7 @@ impl Store for Memory {
             entries.iter(false).take(limit + 1).map(|(key, entry)| (key.clone(), entry)).collect();
         let more = entries.len() > limit;
         entries.truncate(limit);
-        Ok(RangePage { entries, more, revision })
+        Ok(EtcdPage { entries, more, revision })
     }
 
     async fn select(
@@ -316,24 +319,24 @@ impl Store for Memory {
         _caller: &(),
         select: Select,
         at: Option<Revision>,
-    ) -> Result<(Selected, Revision), StoreError> {
+    ) -> Result<(Selected, Revision), EtcdStoreError> {
         let machine = self.read_at_leader()?;
         let revision = machine.revision();
         let entries = machine.entries_at(&select.range, at.unwrap_or(revision)).map_err(past)?;
         let selected = select.from(entries.iter(false));
         match selected.count > SELECT_MAX {
-            true => Err(StoreError::TooLarge("too many".to_owned())),
+            true => Err(EtcdStoreError::TooLarge("too many".to_owned())),
             false => Ok((selected, revision)),
         }
     }
 
-    async fn select_from_copy(&self, _caller: &(), select: Select) -> Result<(Selected, Revision), StoreError> {
+    async fn select_from_copy(&self, _caller: &(), select: Select) -> Result<(Selected, Revision), EtcdStoreError> {
         let machine = self.copy();
         let selected = select.from(machine.entries(&select.range));
         Ok((selected, machine.revision()))
     }
 
-    async fn commit(&self, _caller: &(), txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, _caller: &(), txn: Txn) -> Result<Committed, EtcdStoreError> {
         let Reply::Committed(committed) = self.change(Command::Txn(txn))? else {
             panic!("not an answer to a transaction")
         };
@@ -344,14 +347,14 @@ impl Store for Memory {
         // Who asked may be gone when the answer comes.
         yield_now().await;
         let is_lost = std::mem::take(&mut self.state().loses_answer);
-        if is_lost { Err(StoreError::LeaderChanged) } else { Ok(committed) }
+        if is_lost { Err(EtcdStoreError::LeaderChanged) } else { Ok(committed) }
     }
 
-    async fn withdraw(&self, caller: &(), txn: Txn) -> Result<Committed, StoreError> {
+    async fn withdraw(&self, caller: &(), txn: Txn) -> Result<Committed, EtcdStoreError> {
         self.commit(caller, txn).await
     }
 
-    async fn compact(&self, _caller: &(), revision: Revision) -> Result<(), StoreError> {
+    async fn compact(&self, _caller: &(), revision: Revision) -> Result<(), EtcdStoreError> {
         self.change(Command::Compact { revision }).map(drop)
     }
 
@@ -361,20 +364,25 @@ impl Store for Memory {
         state.random * 2
     }
 
-    async fn open(&self, _caller: &(), session: SessionId, ttl: Ttl) -> Result<(), StoreError> {
+    async fn open(&self, _caller: &(), session: SessionId, ttl: Ttl) -> Result<(), EtcdStoreError> {
         // Another label each time: a session is opened once.
         let label = Label::new(&format!("lease {}", self.random())).expect("short");
         match self.change(Command::Open { session, ttl, label, address: None, owner: None }) {
-            Err(StoreError::SessionEnded) => Err(StoreError::SessionExists),
+            Err(EtcdStoreError::SessionEnded) => Err(EtcdStoreError::SessionExists),
             opened => opened.map(drop),
         }
     }
 
-    async fn close(&self, _caller: &(), session: SessionId) -> Result<(), StoreError> {
+    async fn close(&self, _caller: &(), session: SessionId) -> Result<(), EtcdStoreError> {
         self.change(Command::Close { session, by: None, reason: None }).map(drop)
     }
 
-    async fn session(&self, _caller: &(), session: SessionId, keys: bool) -> Result<Option<Session>, StoreError> {
+    async fn session(
+        &self,
+        _caller: &(),
+        session: SessionId,
+        keys: bool,
+    ) -> Result<Option<EtcdSession>, EtcdStoreError> {
         let machine = self.led()?;
         let Some(view) = machine.sessions(SessionId(session.0 - 1).into()).next().filter(|it| it.session == session)
         else {
@@ -383,10 +391,15 @@ impl Store for Memory {
         let leased = |entry: &lockkeeper_machine::Entry| entry.lease.is_some_and(|lease| lease.session == session);
         let all = machine.entries(&KeyRange::default()).filter(|(_, entry)| keys && leased(entry));
         let keys = all.map(|(key, _)| key.clone()).collect();
-        Ok(Some(Session { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
+        Ok(Some(EtcdSession { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
     }
 
-    async fn sessions(&self, _caller: &(), first: SessionId, last: SessionId) -> Result<Vec<SessionId>, StoreError> {
+    async fn sessions(
+        &self,
+        _caller: &(),
+        first: SessionId,
+        last: SessionId,
+    ) -> Result<Vec<SessionId>, EtcdStoreError> {
         let machine = self.led()?;
         let all = machine.sessions(SessionId(first.0 - 1).into()).take_while(|view| view.session <= last);
         let mut all: Vec<_> = all.map(|view| (view.opened, view.session)).collect();
@@ -398,14 +411,14 @@ impl Store for Memory {
         &self,
         _caller: &(),
         renewals: BoxStream<'static, SessionId>,
-    ) -> Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError> {
+    ) -> Result<BoxStream<'static, Result<KeptAlive, EtcdStoreError>>, EtcdStoreError> {
         self.led()?;
         let keeping = (self.clone(), self.shared.changed.subscribe(), renewals, Vec::<SessionId>::new());
         let kept = unfold(Some(keeping), |keeping| async move {
             let (store, mut changed, mut renewals, mut known) = keeping?;
             loop {
                 if store.led().is_err() {
-                    return Some((Err(StoreError::NoLeader), Some((store, changed, renewals, known))));
+                    return Some((Err(EtcdStoreError::NoLeader), Some((store, changed, renewals, known))));
                 }
                 let machine = store.machine();
                 if let Some(place) = known.iter().position(|session| !machine.has_session(*session)) {
@@ -447,7 +460,7 @@ impl Store for Memory {
         range: KeyRange,
         from: Option<Revision>,
         with_previous: bool,
-    ) -> Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError> {
+    ) -> Result<BoxStream<'static, Result<WatchedEvents, EtcdStoreError>>, EtcdStoreError> {
         let complete = match from {
             Some(from) => Revision(from.0.saturating_sub(1)),
             None => self.led()?.revision(),
@@ -461,14 +474,14 @@ impl Store for Memory {
                 loop {
                     changed.borrow_and_update();
                     if store.led().is_err() {
-                        return Some((Err(StoreError::NoLeader), None));
+                        return Some((Err(EtcdStoreError::NoLeader), None));
                     }
                     let machine = store.copy();
                     let (event, is_part) = match next_event(&machine, &range, complete, within.as_ref()) {
                         Ok(Some(next)) => next,
                         Ok(None) if machine.revision() > complete => {
                             let complete = machine.revision();
-                            let told = Watched { events: Vec::new(), complete };
+                            let told = WatchedEvents { events: Vec::new(), complete };
                             return Some((Ok(told), Some((store, changed, complete, None))));
                         }
                         Ok(None) => {
@@ -481,11 +494,11 @@ impl Store for Memory {
                     let within = is_part.then(|| (event.revision, event.key.clone()));
                     let before = event.before.clone().filter(|_| with_previous);
                     let events = vec![EntryEvent { before, ..event }];
-                    return Some((Ok(Watched { events, complete }), Some((store, changed, complete, within))));
+                    return Some((Ok(WatchedEvents { events, complete }), Some((store, changed, complete, within))));
                 }
             }
         });
-        let began = once(async move { Ok(Watched { events: Vec::new(), complete }) });
+        let began = once(async move { Ok(WatchedEvents { events: Vec::new(), complete }) });
         Ok(began.chain(events).boxed())
     }
 }
@@ -496,7 +509,7 @@ fn next_event(
     range: &KeyRange,
     complete: Revision,
     within: Option<&(Revision, Key)>,
-) -> Result<Option<(EntryEvent, bool)>, StoreError> {
+) -> Result<Option<(EntryEvent, bool)>, EtcdStoreError> {
     let (revision, key) = within.map_or((complete, None), |(revision, key)| (*revision, Some(key)));
     let after = machine.history().after(revision, key).map_err(past)?;
     let mut after = after.filter(|event| range.contains(&event.key));

@@ -15,7 +15,8 @@ mod watches;
 use tonic::Status;
 
 use crate::{
-    EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched,
+    EtcdFacts, EtcdFound, EtcdMember, EtcdPage, EtcdSession, EtcdStore, EtcdStoreError, KeptAlive, NodeCondition,
+    WatchedEvents,
     proto::{
         etcdserverpb::{
             Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,

@@ -5,7 +5,7 @@ use lockkeeper_machine::{Committed, Revision, Selected, TxnOperation, TxnResult}
 
 use super::compile::{Branch, BranchStep};
 use crate::{
-    Etcd, Store,
+    Etcd, EtcdStore,
     error::Error,
     header::{inner_header, key_value},
     key,
@@ -27,7 +27,7 @@ struct BranchOutcome<'a> {
     past: Vec<RangeResponse>,
 }
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// Returns the revision of a branch that ran, and the answer.
     pub(super) async fn answer(
         &self,

@@ -34,7 +34,7 @@ use self::{
     decide::{Snapshot, decide, undecided},
 };
 use crate::{
-    Etcd, Store, StoreError,
+    Etcd, EtcdStore, EtcdStoreError,
     error::Error,
     proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse},
     range::AnswerRoom,
@@ -47,7 +47,7 @@ const KEYS_AT_A_TIME: usize = 32;
 /// Time limit of a transaction, with all its reads and attempts. etcd's own.
 const TIME_MAX: Duration = Duration::from_secs(7);
 
-impl<S: Store> Etcd<S> {
+impl<S: EtcdStore> Etcd<S> {
     /// Runs a transaction that was checked. Returns its revision, and the answer without its header.
     pub(crate) async fn transact(
         &self,
@@ -65,7 +65,7 @@ impl<S: Store> Etcd<S> {
                     return Ok(answer);
                 }
             }
-            Err(StoreError::Overloaded.into())
+            Err(EtcdStoreError::Overloaded.into())
         };
         timeout(TIME_MAX, decided).await.unwrap_or(Err(Error::TimedOut))
     }

@@ -1,6 +1,6 @@
 //! What failures become for clients.
 
-use crate::{RedisReply, StoreFailure, view::Stop};
+use crate::{RedisReply, RedisStoreError, view::Stop};
 
 /// The connection has to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,17 +8,17 @@ pub(crate) struct Closes;
 
 /// The reply for a failure of the store. If it is not known what happened there is none: no text would tell a client so, and a closed
 /// connection does.
-pub(super) fn failure_reply(failure: StoreFailure) -> Result<RedisReply, Closes> {
+pub(super) fn failure_reply(failure: RedisStoreError) -> Result<RedisReply, Closes> {
     let text = match failure {
-        StoreFailure::Overloaded(text) => format!("ERR Lockkeeper is overloaded, and nothing was done: {text}"),
-        StoreFailure::Denied(text) => format!("NOPERM {text}"),
-        StoreFailure::TooLarge(text) => format!("ERR {text}"),
-        StoreFailure::Full(text) => {
+        RedisStoreError::Overloaded(text) => format!("ERR Lockkeeper is overloaded, and nothing was done: {text}"),
+        RedisStoreError::Denied(text) => format!("NOPERM {text}"),
+        RedisStoreError::TooLarge(text) => format!("ERR {text}"),
+        RedisStoreError::Full(text) => {
             format!("OOM command not allowed when used memory > 'maxmemory'. Lockkeeper says: {text}")
         }
         // Clients take this for a server that will be ready soon, and try again.
-        StoreFailure::Unavailable(text) => format!("LOADING Lockkeeper has no leader, and nothing was done: {text}"),
-        StoreFailure::Unknown(why) => {
+        RedisStoreError::Unavailable(text) => format!("LOADING Lockkeeper has no leader, and nothing was done: {text}"),
+        RedisStoreError::Unknown(why) => {
             tracing::debug!(why, "a connection is closed, since the outcome of its command is not known");
             return Err(Closes);
         }
@@ -28,8 +28,8 @@ pub(super) fn failure_reply(failure: StoreFailure) -> Result<RedisReply, Closes>
 }
 
 /// The failure of a read before anything was done: without an answer it is known all the same that nothing happened.
-pub(super) fn as_read(failure: StoreFailure) -> StoreFailure {
-    if let StoreFailure::Unknown(text) = failure { StoreFailure::Unavailable(text) } else { failure }
+pub(super) fn as_read(failure: RedisStoreError) -> RedisStoreError {
+    if let RedisStoreError::Unknown(text) = failure { RedisStoreError::Unavailable(text) } else { failure }
 }
 
 /// The reply to a command that was answered here.

@@ -10,7 +10,7 @@ use super::{
     clients::unknown_subcommand,
 };
 use crate::{
-    RedisReply, RedisStore, StoreFailure,
+    RedisReply, RedisStore, RedisStoreError,
     commands::{Arguments, CommandSpec, glob, wrong_number},
     key::WAITED_BYTES_MAX,
     resp::Protocol,
@@ -122,10 +122,10 @@ impl<S: RedisStore> RedisSession<S> {
         let before = subscriptions.topics.len();
         subscriptions.topics.extend(new.iter().cloned());
         let outbox = subscriptions.outbox.clone();
-        let deadline = self.requester().deadline;
+        let deadline = self.caller().deadline;
         let added: Vec<_> = new.iter().cloned().collect();
         let subscribed = self.node.signals.subscribe(&added, &outbox, deadline).await;
-        if let Err(failure @ StoreFailure::TooLarge(_)) = subscribed {
+        if let Err(failure @ RedisStoreError::TooLarge(_)) = subscribed {
             // Nothing was done.
             if let Some(subscriptions) = &mut self.subscriptions {
                 subscriptions.topics.retain(|topic| !new.contains(topic));
@@ -163,7 +163,7 @@ impl<S: RedisStore> RedisSession<S> {
         let is_own = |topic: &&Topic| subscribed.is_some_and(|subscribed| subscribed.contains(topic));
         let left: Vec<_> = topics.iter().filter(is_own).cloned().collect();
         let client = self.client().id;
-        let deadline = self.requester().deadline;
+        let deadline = self.caller().deadline;
         if let Err(failure) = self.node.signals.unsubscribe(&left, client, deadline).await {
             // This node sends no more messages; others may count it until its entry ends.
             tracing::debug!(%failure, "a subscription is counted for some seconds after its end");
@@ -218,10 +218,10 @@ impl<S: RedisStore> RedisSession<S> {
                 self.list_channels(pattern).await
             }
             (b"numsub", channels) => {
-                let counted = timeout_at(self.requester().deadline, self.count_subscribers(channels)).await;
+                let counted = timeout_at(self.caller().deadline, self.count_subscribers(channels)).await;
                 counted.unwrap_or_else(|_| {
                     let text = format!("{} channels could not be counted in time: ask for fewer", channels.len());
-                    Err(StoreFailure::TooLarge(text))
+                    Err(RedisStoreError::TooLarge(text))
                 })
             }
             (b"numpat", []) => {
@@ -240,7 +240,7 @@ impl<S: RedisStore> RedisSession<S> {
         }
     }
 
-    async fn list_channels(&self, pattern: &[u8]) -> Result<RedisReply, StoreFailure> {
+    async fn list_channels(&self, pattern: &[u8]) -> Result<RedisReply, RedisStoreError> {
         let channels = signals::list_topics(self.node.store(), false).await?;
         let mut asked = Vec::new();
         for (number, channel) in channels.into_keys().enumerate() {
@@ -254,7 +254,7 @@ impl<S: RedisStore> RedisSession<S> {
         Ok(RedisReply::bulks(asked))
     }
 
-    async fn count_subscribers(&self, channels: &[&[u8]]) -> Result<RedisReply, crate::StoreFailure> {
+    async fn count_subscribers(&self, channels: &[&[u8]]) -> Result<RedisReply, crate::RedisStoreError> {
         let mut counts = Vec::new();
         for channel in channels {
             let topic = Topic { is_pattern: false, name: channel.to_vec() };

@@ -6,7 +6,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{RedisSession, answer::reply_to_one};
 use crate::{
-    ProvenIdentity, RedisReply, RedisStore, StoreFailure, commands::Arguments, number::parse_integer, resp::Protocol,
+    RedisIdentity, RedisReply, RedisStore, RedisStoreError, commands::Arguments, number::parse_integer, resp::Protocol,
     view::Stop,
 };
 
@@ -48,7 +48,7 @@ impl<S: RedisStore> RedisSession<S> {
         let connection = &self.connection;
         let proven = user.map(|user| self.node.store().authenticate(user, password, connection)).transpose();
         let proven = proven.map_err(too_many_connections)?.flatten();
-        let ProvenIdentity { name, withdrawn } = proven.ok_or_else(|| Stop::refused(WRONG_PASSWORD))?;
+        let RedisIdentity { name, withdrawn } = proven.ok_or_else(|| Stop::refused(WRONG_PASSWORD))?;
 
         let client = Arc::clone(self.client());
         client.tell(|told| told.identity = Some(name.clone()));
@@ -130,7 +130,7 @@ impl<S: RedisStore> RedisSession<S> {
 }
 
 /// The error for an identity that has as many connections as it may have.
-fn too_many_connections(failure: StoreFailure) -> Stop {
+fn too_many_connections(failure: RedisStoreError) -> Stop {
     Stop::Refused(format!("ERR max number of clients reached: {failure}"))
 }
 

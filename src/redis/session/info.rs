@@ -64,13 +64,13 @@ impl<S: RedisStore> RedisSession<S> {
     }
 
     /// The number of keys of each database that has some.
-    async fn keyspace(&self) -> Result<String, crate::StoreFailure> {
-        let requester = self.requester();
+    async fn keyspace(&self) -> Result<String, crate::RedisStoreError> {
+        let caller = self.caller();
         let mut text = "# Keyspace\r\n".to_owned();
         for database in 0..DATABASES {
             let from = database_start(database);
             let to = database_end(database);
-            let keys = self.node.store().count(&requester, from, to).await?;
+            let keys = self.node.store().count(&caller, from, to).await?;
             if keys > 0 {
                 text.push_str(&format!("db{database}:keys={keys},expires=0,avg_ttl=0\r\n"));
             }

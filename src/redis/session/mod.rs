@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    ClientConnection, RedisReply, RedisStore, Requester, StoreFailure,
+    ClientConnection, RedisCaller, RedisReply, RedisStore, RedisStoreError,
     clients::{ClientGuard, ListedClient},
     commands::{self, Arguments, CommandRunner, CommandSpec, Flag},
     fast::RepeatedClaim,
@@ -125,10 +125,10 @@ impl<S: RedisStore> RedisSession<S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Closes> {
         // Looking for scripts takes a part of the time of the commands that name them.
-        let requester = self.requester();
-        let fast = self.take_fast(requests, &requester).await;
+        let caller = self.caller();
+        let fast = self.take_fast(requests, &caller).await;
         if !fast.is_empty() {
-            return self.run_fast(fast, requester, out).await;
+            return self.run_fast(fast, caller, out).await;
         }
 
         let Some(request) = requests.pop_front() else { return Ok(()) };
@@ -146,7 +146,7 @@ impl<S: RedisStore> RedisSession<S> {
                 if command.name.ends_with("subscribe") {
                     return self.serve_subscription(command.name, &arguments, out).await;
                 }
-                let reply = self.run_alone(command, &arguments, &requester, out).await?;
+                let reply = self.run_alone(command, &arguments, &caller, out).await?;
                 self.write(&reply, out);
             }
             RequestPlan::Data(command) => {
@@ -255,13 +255,13 @@ impl<S: RedisStore> RedisSession<S> {
         &mut self,
         command: &'static CommandSpec,
         arguments: &Arguments<'_>,
-        requester: &Requester,
+        caller: &RedisCaller,
         out: &mut Vec<u8>,
     ) -> Result<RedisReply, Closes> {
         let result = match command.run {
             CommandRunner::Connection => self.run_connection(command.name, arguments, out).await?,
             CommandRunner::Local => self.run_local(command.name, arguments).await?,
-            CommandRunner::Script => return self.run_script(command, arguments, requester).await,
+            CommandRunner::Script => return self.run_script(command, arguments, caller).await,
             CommandRunner::Data(_) if command.name.starts_with("flush") => self.flush(command.name, arguments).await?,
             CommandRunner::Data(_) if command.may_wait() => return self.wait_for_item(command, arguments).await,
             CommandRunner::Data(_) if command.name == "publish" => return self.publish(arguments).await,
@@ -342,10 +342,10 @@ impl<S: RedisStore> RedisSession<S> {
         write_reply(reply, self.protocol, out);
     }
 
-    /// The requester of a command that begins now.
-    fn requester(&self) -> Requester {
+    /// The caller of a command that begins now.
+    fn caller(&self) -> RedisCaller {
         let deadline = Instant::now() + self.node.options.command_timeout;
-        Requester { identity: self.identity.clone(), address: self.address, deadline, is_port: false }
+        RedisCaller { identity: self.identity.clone(), address: self.address, deadline, is_port: false }
     }
 
     /// A unit of some calls that is no transaction for its client.
@@ -361,14 +361,14 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Runs a unit within the time of a command.
     async fn run_unit(&self, unit: CommandUnit) -> UnitOutcome {
-        self.node.engine.run(&self.requester(), unit).await
+        self.node.engine.run(&self.caller(), unit).await
     }
 
     /// Runs a command that was no single transaction after all.
     async fn run_slowly(&mut self, request: RequestWords, command: &'static CommandSpec) -> Result<RedisReply, Closes> {
         if matches!(command.run, CommandRunner::Script) {
             let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-            return self.run_script(command, &arguments, &self.requester()).await;
+            return self.run_script(command, &arguments, &self.caller()).await;
         }
         let outcome = self.run_unit(self.unit(vec![UnitCall::Command(request)])).await;
         self.take_reply(outcome)
@@ -376,15 +376,17 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Learns what became of a lock whose answer was lost, by asking for it again until the time of the command is over: then it stays
     /// unknown. A client that sends it again by itself would be refused by its own lock, which nobody would release before its end.
-    async fn repeat(&self, requester: &Requester, repeated: RepeatedClaim) -> Option<bool> {
-        while Instant::now() + REPEAT_PAUSE < requester.deadline {
-            match self.node.store().commit(requester, repeated.txn.clone()).await {
+    async fn repeat(&self, caller: &RedisCaller, repeated: RepeatedClaim) -> Option<bool> {
+        while Instant::now() + REPEAT_PAUSE < caller.deadline {
+            match self.node.store().commit(caller, repeated.txn.clone()).await {
                 Ok(outcome) => return Some(repeated.is_held(&outcome)),
-                Err(StoreFailure::Unknown(_) | StoreFailure::Unavailable(_) | StoreFailure::Overloaded(_)) => {
+                Err(RedisStoreError::Unknown(_) | RedisStoreError::Unavailable(_) | RedisStoreError::Overloaded(_)) => {
                     sleep(REPEAT_PAUSE).await;
                 }
                 // These say nothing of the first attempt.
-                Err(StoreFailure::Denied(_) | StoreFailure::TooLarge(_) | StoreFailure::Full(_)) => return None,
+                Err(RedisStoreError::Denied(_) | RedisStoreError::TooLarge(_) | RedisStoreError::Full(_)) => {
+                    return None;
+                }
             }
         }
         None
@@ -411,10 +413,10 @@ impl<S: RedisStore> RedisSession<S> {
         let databases = if name == "flushall" { 0..crate::key::DATABASES } else { self.database..self.database + 1 };
         let mut has_begun = false;
         for database in databases {
-            match self.node.engine.flush(|| self.requester(), database, &mut has_begun).await {
+            match self.node.engine.flush(|| self.caller(), database, &mut has_begun).await {
                 Ok(()) => {}
                 // No text may say that nothing was done.
-                Err(failure) if has_begun && !matches!(failure, StoreFailure::Unknown(_)) => {
+                Err(failure) if has_begun && !matches!(failure, RedisStoreError::Unknown(_)) => {
                     let name = name.to_ascii_uppercase();
                     let text =
                         format!("ERR {name} did not end, and a part of the keys is gone: {failure}; send it again");

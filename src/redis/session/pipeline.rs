@@ -11,7 +11,7 @@ use super::{
     answer::{Closes, failure_reply},
 };
 use crate::{
-    EntryTxn, RedisReply, RedisStore, Requester, StoreFailure, TxnOutcome,
+    RedisCaller, RedisCommitted, RedisReply, RedisStore, RedisStoreError, RedisTxn,
     commands::{self, CommandRunner, CommandSpec, Flag},
     fast::FastTxn,
     resp::RequestWords,
@@ -30,13 +30,13 @@ impl<S: RedisStore> RedisSession<S> {
     pub(super) async fn take_fast(
         &self,
         requests: &mut VecDeque<RequestWords>,
-        requester: &Requester,
+        caller: &RedisCaller,
     ) -> Vec<FastRequest> {
         let mut taken = Vec::new();
         let mut left = TOGETHER_BYTES_MAX;
         while taken.len() < TOGETHER_MAX
             && let Some(request) = requests.front()
-            && let Some((command, fast)) = self.as_fast(request, requester).await
+            && let Some((command, fast)) = self.as_fast(request, caller).await
         {
             let bytes = bytes_of(request);
             if bytes > left && !taken.is_empty() {
@@ -51,7 +51,7 @@ impl<S: RedisStore> RedisSession<S> {
     }
 
     /// A request as one transaction, if it is as much.
-    async fn as_fast(&self, request: &RequestWords, requester: &Requester) -> Option<(&'static CommandSpec, FastTxn)> {
+    async fn as_fast(&self, request: &RequestWords, caller: &RedisCaller) -> Option<(&'static CommandSpec, FastTxn)> {
         if self.transaction.is_some() || !self.is_known() || self.is_subscriber_only() {
             return None;
         }
@@ -63,7 +63,7 @@ impl<S: RedisStore> RedisSession<S> {
             CommandRunner::Data(_) => FastTxn::from_command(&arguments, self.database, &self.client().label(), now_ms)?,
             CommandRunner::Script if !command.has(Flag::ReadOnly) => {
                 let script = if command.name == "evalsha" {
-                    self.node.find_remembered_script(requester, arguments[1]).await?
+                    self.node.find_remembered_script(caller, arguments[1]).await?
                 } else {
                     CachedScript::check_length(arguments[1]).ok()?;
                     self.node.remember_script(arguments[1])
@@ -80,7 +80,7 @@ impl<S: RedisStore> RedisSession<S> {
     pub(super) async fn run_fast(
         &mut self,
         requests: Vec<FastRequest>,
-        requester: Requester,
+        caller: RedisCaller,
         out: &mut Vec<u8>,
     ) -> Result<(), Closes> {
         self.node.clients.note_commands(self.client(), requests.len());
@@ -89,10 +89,10 @@ impl<S: RedisStore> RedisSession<S> {
         }
 
         let mut requests = VecDeque::from(requests);
-        let mut requester = requester;
+        let mut caller = caller;
         while !requests.is_empty() {
-            let txns: Vec<EntryTxn> = requests.iter().map(|request| request.fast.txn().clone()).collect();
-            let outcomes = self.node.store().commit_each(&requester, txns).await;
+            let txns: Vec<RedisTxn> = requests.iter().map(|request| request.fast.txn().clone()).collect();
+            let outcomes = self.node.store().commit_each(&caller, txns).await;
             for outcome in outcomes {
                 let Some(FastRequest { request, command, fast }) = requests.pop_front() else { break };
                 let reply = match self.fast_reply(fast, outcome).await? {
@@ -102,7 +102,7 @@ impl<S: RedisStore> RedisSession<S> {
                 self.write(&reply, out);
             }
             // Those that were not begun have their own time.
-            requester = self.requester();
+            caller = self.caller();
         }
         Ok(())
     }
@@ -111,18 +111,18 @@ impl<S: RedisStore> RedisSession<S> {
     async fn fast_reply(
         &self,
         fast: FastTxn,
-        outcome: Result<TxnOutcome, StoreFailure>,
+        outcome: Result<RedisCommitted, RedisStoreError>,
     ) -> Result<Option<RedisReply>, Closes> {
         let failure = match outcome {
             Ok(outcome) => return Ok(fast.reply(&outcome)),
             Err(failure) => failure,
         };
 
-        let is_unknown = matches!(failure, StoreFailure::Unknown(_));
+        let is_unknown = matches!(failure, RedisStoreError::Unknown(_));
         if let Some(repeated) = fast.repeated().filter(|_| is_unknown)
-            && let Some(is_held) = self.repeat(&self.requester(), repeated).await
+            && let Some(is_held) = self.repeat(&self.caller(), repeated).await
         {
-            return Ok(fast.reply(&TxnOutcome { succeeded: is_held, ..TxnOutcome::default() }));
+            return Ok(fast.reply(&RedisCommitted { succeeded: is_held, ..RedisCommitted::default() }));
         }
         failure_reply(failure).map(Some)
     }

@@ -8,7 +8,7 @@ use super::{
     clients::unknown_subcommand,
 };
 use crate::{
-    EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, RedisStore, Requester, StoreFailure,
+    Expiry, LockClaim, RedisCaller, RedisReply, RedisStore, RedisStoreError, RedisTxn, RedisWrite,
     commands::{Arguments, CommandSpec, Flag, wrong_number},
     key::{FLUSHED, script_key, script_range},
     number::parse_integer,
@@ -32,15 +32,15 @@ impl<S: RedisStore> RedisSession<S> {
         &mut self,
         command: &'static CommandSpec,
         arguments: &Arguments<'_>,
-        requester: &Requester,
+        caller: &RedisCaller,
     ) -> Result<RedisReply, Closes> {
-        let call = match self.script_call(command, arguments, requester, &mut FoundScripts::default()).await {
+        let call = match self.script_call(command, arguments, caller, &mut FoundScripts::default()).await {
             Ok(Ok(call)) => call,
             Ok(Err(stop)) => return Ok(super::reply_to_one(Err(stop))),
             Err(failure) => return failure_reply(failure),
         };
         let unit = CommandUnit { is_transaction: true, ..self.unit(vec![UnitCall::Script(call)]) };
-        let outcome = self.node.engine.run(requester, unit).await;
+        let outcome = self.node.engine.run(caller, unit).await;
         self.take_reply(outcome)
     }
 
@@ -49,15 +49,15 @@ impl<S: RedisStore> RedisSession<S> {
         &self,
         command: &CommandSpec,
         arguments: &Arguments<'_>,
-        requester: &Requester,
+        caller: &RedisCaller,
         found: &mut FoundScripts,
-    ) -> Result<Result<ScriptInvocation, Stop>, StoreFailure> {
+    ) -> Result<Result<ScriptInvocation, Stop>, RedisStoreError> {
         let (keys, given) = match split_keys(arguments) {
             Ok(split) => split,
             Err(stop) => return Ok(Err(stop)),
         };
         let script = if command.name.starts_with("evalsha") {
-            let Some(script) = self.find_once(arguments[1], requester, found).await? else {
+            let Some(script) = self.find_once(arguments[1], caller, found).await? else {
                 return Ok(Err(Stop::refused("NOSCRIPT No matching script. Please use EVAL.")));
             };
             script
@@ -82,13 +82,13 @@ impl<S: RedisStore> RedisSession<S> {
     async fn find_once(
         &self,
         sha1: &[u8],
-        requester: &Requester,
+        caller: &RedisCaller,
         found: &mut FoundScripts,
-    ) -> Result<Option<Arc<CachedScript>>, StoreFailure> {
+    ) -> Result<Option<Arc<CachedScript>>, RedisStoreError> {
         if let Some(script) = found.get(sha1) {
             return Ok(script.clone());
         }
-        let script = self.node.find_script(requester, sha1).await.map_err(as_read)?;
+        let script = self.node.find_script(caller, sha1).await.map_err(as_read)?;
         found.insert(sha1.to_vec(), script.clone());
         Ok(script)
     }
@@ -103,7 +103,7 @@ impl<S: RedisStore> RedisSession<S> {
         match (subcommand.as_slice(), &arguments[2..]) {
             (b"load", [source]) => self.load_script(source).await,
             (b"exists", hashes) if !hashes.is_empty() => {
-                let known = self.node.known_scripts(&self.requester(), hashes).await;
+                let known = self.node.known_scripts(&self.caller(), hashes).await;
                 Ok(match known {
                     Ok(known) => Ok(RedisReply::Array(known.into_iter().map(RedisReply::flag).collect())),
                     Err(failure) => return failure_reply(failure).map(Ok),
@@ -130,7 +130,7 @@ impl<S: RedisStore> RedisSession<S> {
         if let Err(stop) = CachedScript::check_length(source) {
             return Ok(Err(stop));
         }
-        if let Err(stop) = self.node.engine.check(&self.requester(), source).await {
+        if let Err(stop) = self.node.engine.check(&self.caller(), source).await {
             return Ok(Err(stop));
         }
         match self.store_script(source).await {
@@ -143,8 +143,8 @@ impl<S: RedisStore> RedisSession<S> {
     }
 
     /// Keeps a script in the store, where all nodes find it.
-    async fn store_script(&self, source: &[u8]) -> Result<(), StoreFailure> {
-        let port = Requester { is_port: true, ..self.requester() };
+    async fn store_script(&self, source: &[u8]) -> Result<(), RedisStoreError> {
+        let port = RedisCaller { is_port: true, ..self.caller() };
         let store = self.node.store();
         let key = script_key(&sha1::hexadecimal(source));
         let found = store.get(&port, vec![key.clone()]).await?;
@@ -153,7 +153,7 @@ impl<S: RedisStore> RedisSession<S> {
         }
 
         let (from, to) = script_range();
-        let mut kept = store.range(&port, from, to, STORED_MAX + 1).await?.entries;
+        let mut kept = store.list(&port, from, to, STORED_MAX + 1).await?.entries;
         kept.sort_by_key(|(_, entry)| entry.modified);
         let mut bytes = source.len() + kept.iter().map(|(_, entry)| entry.value.len()).sum::<usize>();
         let mut count = kept.len() + 1;
@@ -164,21 +164,21 @@ impl<S: RedisStore> RedisSession<S> {
             }
             bytes -= entry.value.len();
             count -= 1;
-            writes.push(EntryWrite::Delete { key });
+            writes.push(RedisWrite::Delete { key });
         }
 
-        writes.push(EntryWrite::Put { key, value: source.to_vec(), expiry: Expiry::None, claim: LockClaim::None });
-        store.commit(&port, EntryTxn { writes, ..EntryTxn::default() }).await.map(drop)
+        writes.push(RedisWrite::Put { key, value: source.to_vec(), expiry: Expiry::None, claim: LockClaim::None });
+        store.commit(&port, RedisTxn { writes, ..RedisTxn::default() }).await.map(drop)
     }
 
     /// Serves `SCRIPT FLUSH`. Other nodes forget their scripts within a second.
     async fn flush_scripts(&self) -> Result<Result<RedisReply, Stop>, Closes> {
-        let port = Requester { is_port: true, ..self.requester() };
+        let port = RedisCaller { is_port: true, ..self.caller() };
         let (from, to) = script_range();
         let flushed =
-            EntryWrite::Put { key: FLUSHED.to_vec(), value: Vec::new(), expiry: Expiry::None, claim: LockClaim::None };
-        let writes = vec![EntryWrite::DeleteRange { from, to }, flushed];
-        match self.node.store().commit(&port, EntryTxn { writes, ..EntryTxn::default() }).await {
+            RedisWrite::Put { key: FLUSHED.to_vec(), value: Vec::new(), expiry: Expiry::None, claim: LockClaim::None };
+        let writes = vec![RedisWrite::DeleteRange { from, to }, flushed];
+        match self.node.store().commit(&port, RedisTxn { writes, ..RedisTxn::default() }).await {
             Ok(committed) => {
                 self.node.note_flush(committed.revision).await;
                 Ok(Ok(RedisReply::ok()))

@@ -10,7 +10,7 @@ use super::{
     scripts::FoundScripts,
 };
 use crate::{
-    RedisReply, RedisStore, Requester, StoreFailure,
+    RedisCaller, RedisReply, RedisStore, RedisStoreError,
     commands::{Arguments, CommandRunner, CommandSpec, Flag},
     key::store_key,
     unit::{CommandUnit, REPLY_BYTES_MAX, UnitCall, UnitOutcome},
@@ -143,7 +143,7 @@ impl<S: RedisStore> RedisSession<S> {
             ))));
         }
 
-        match self.node.store().get(&self.requester(), keys.clone()).await {
+        match self.node.store().get(&self.caller(), keys.clone()).await {
             Ok(found) => {
                 let revisions = found.entries.iter().map(|entry| entry.as_ref().map_or(0, |entry| entry.modified));
                 self.watched.extend(keys.into_iter().zip(revisions));
@@ -163,10 +163,10 @@ impl<S: RedisStore> RedisSession<S> {
             return Ok(RedisReply::error("EXECABORT Transaction discarded because of previous errors."));
         }
 
-        let requester = self.requester();
+        let caller = self.caller();
         let mut calls = Vec::new();
-        let prepared = timeout_at(requester.deadline, self.prepare_all(transaction.queued, &requester, &mut calls));
-        let late = || StoreFailure::Unavailable("the scripts of the transaction were not found in time".to_owned());
+        let prepared = timeout_at(caller.deadline, self.prepare_all(transaction.queued, &caller, &mut calls));
+        let late = || RedisStoreError::Unavailable("the scripts of the transaction were not found in time".to_owned());
         let queued = match prepared.await.unwrap_or_else(|_| Err(late())) {
             Ok(queued) => queued,
             Err(failure) => return failure_reply(failure),
@@ -180,7 +180,7 @@ impl<S: RedisStore> RedisSession<S> {
             Vec::new()
         } else {
             let unit = CommandUnit { watched, is_transaction: true, ..self.unit(calls) };
-            match self.node.engine.run(&requester, unit).await {
+            match self.node.engine.run(&caller, unit).await {
                 UnitOutcome::Done { replies, database } => {
                     self.database = database;
                     replies
@@ -197,13 +197,13 @@ impl<S: RedisStore> RedisSession<S> {
     async fn prepare_all(
         &self,
         commands: Vec<(&'static CommandSpec, Vec<Vec<u8>>)>,
-        requester: &Requester,
+        caller: &RedisCaller,
         calls: &mut Vec<UnitCall>,
-    ) -> Result<Vec<QueuedCommand>, StoreFailure> {
+    ) -> Result<Vec<QueuedCommand>, RedisStoreError> {
         let mut scripts = FoundScripts::new();
         let mut queued = Vec::with_capacity(commands.len());
         for (command, arguments) in commands {
-            queued.push(self.prepare(command, arguments, requester, &mut scripts, calls).await?);
+            queued.push(self.prepare(command, arguments, caller, &mut scripts, calls).await?);
         }
         Ok(queued)
     }
@@ -213,10 +213,10 @@ impl<S: RedisStore> RedisSession<S> {
         &self,
         command: &'static CommandSpec,
         arguments: Vec<Vec<u8>>,
-        requester: &Requester,
+        caller: &RedisCaller,
         scripts: &mut FoundScripts,
         calls: &mut Vec<UnitCall>,
-    ) -> Result<QueuedCommand, StoreFailure> {
+    ) -> Result<QueuedCommand, RedisStoreError> {
         Ok(match command.run {
             CommandRunner::Data(_) => {
                 calls.push(UnitCall::Command(arguments));
@@ -225,7 +225,7 @@ impl<S: RedisStore> RedisSession<S> {
 
             CommandRunner::Script => {
                 let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-                match self.script_call(command, &arguments, requester, scripts).await? {
+                match self.script_call(command, &arguments, caller, scripts).await? {
                     Ok(script) => {
                         calls.push(UnitCall::Script(script));
                         QueuedCommand::InUnit

@@ -12,7 +12,7 @@ use super::{
     answer::{Closes, as_read, failure_reply, reply_to_one},
 };
 use crate::{
-    RedisReply, RedisStore, Requester, StoreFailure,
+    RedisCaller, RedisReply, RedisStore, RedisStoreError,
     commands::{self, Arguments, CommandSpec},
     key::{WAITED_BYTES_MAX, store_key},
     node::RedisNode,
@@ -97,7 +97,7 @@ enum PopAttempt {
     /// There was nothing for it.
     Nothing,
     /// The store could not say.
-    Failed(StoreFailure),
+    Failed(RedisStoreError),
 }
 
 impl<S: RedisStore> RedisSession<S> {
@@ -117,7 +117,7 @@ impl<S: RedisStore> RedisSession<S> {
         match self.node.signals.has_waiters(&stored).await {
             // Its places are the port's own entries. Who may not read the keys must not take those of others.
             Ok(true) => {
-                if let Err(failure) = self.node.store().get(&self.requester(), stored.clone()).await {
+                if let Err(failure) = self.node.store().get(&self.caller(), stored.clone()).await {
                     return failure_reply(as_read(failure));
                 }
             }
@@ -132,7 +132,7 @@ impl<S: RedisStore> RedisSession<S> {
             return Ok(RedisReply::NilArray);
         }
 
-        let deadline = self.requester().deadline;
+        let deadline = self.caller().deadline;
         match self.node.signals.enter(&stored, deadline).await {
             Ok(place) => self.wait_for_turn(&pop, &place).await,
             Err(failure) => failure_reply(failure),
@@ -149,11 +149,11 @@ impl<S: RedisStore> RedisSession<S> {
             let failed = match attempt {
                 PopAttempt::Answered(reply) => return Ok(reply),
                 PopAttempt::Nothing => None,
-                PopAttempt::Failed(failure @ (StoreFailure::Unavailable(_) | StoreFailure::Overloaded(_))) => {
+                PopAttempt::Failed(failure @ (RedisStoreError::Unavailable(_) | RedisStoreError::Overloaded(_))) => {
                     Some(failure)
                 }
                 // It was a read that had no answer.
-                PopAttempt::Failed(StoreFailure::Unknown(_)) => Some(no_answer()),
+                PopAttempt::Failed(RedisStoreError::Unknown(_)) => Some(no_answer()),
                 PopAttempt::Failed(failure) => return failure_reply(failure),
             };
 
@@ -176,7 +176,7 @@ impl<S: RedisStore> RedisSession<S> {
         let unit = self.unit(vec![UnitCall::Command(pop.arguments(keys))]);
         // In a task of its own: this future is dropped when the client goes away, and a pop that is half done would be an item that nobody
         // has.
-        let awaited = AwaitedPop::start(&self.node, self.requester(), pop.command.name, unit);
+        let awaited = AwaitedPop::start(&self.node, self.caller(), pop.command.name, unit);
 
         match awaited.outcome().await {
             UnitOutcome::Done { replies, .. } => Ok(match replies.into_iter().next() {
@@ -188,14 +188,16 @@ impl<S: RedisStore> RedisSession<S> {
             UnitOutcome::Abandoned => Ok(PopAttempt::Nothing),
             UnitOutcome::Refused(text) => Ok(PopAttempt::Answered(RedisReply::error(text))),
             // An item may have been taken, and nobody knows which.
-            UnitOutcome::Failed(failure @ StoreFailure::Unknown(_)) => failure_reply(failure).map(PopAttempt::Answered),
+            UnitOutcome::Failed(failure @ RedisStoreError::Unknown(_)) => {
+                failure_reply(failure).map(PopAttempt::Answered)
+            }
             UnitOutcome::Failed(failure) => Ok(PopAttempt::Failed(failure)),
         }
     }
 }
 
-fn no_answer() -> StoreFailure {
-    StoreFailure::Unavailable("the queue of waiting clients could not be read in time".to_owned())
+fn no_answer() -> RedisStoreError {
+    RedisStoreError::Unavailable("the queue of waiting clients could not be read in time".to_owned())
 }
 
 /// A pop that runs in a task of its own. If the client goes away before it has the item, the item is put back.
@@ -207,7 +209,7 @@ struct AwaitedPop<S: RedisStore> {
 /// What is needed to put an item back.
 struct GiveBack<S> {
     node: Arc<RedisNode<S>>,
-    requester: Requester,
+    caller: RedisCaller,
     command: &'static str,
     database: u8,
     holder: String,
@@ -215,22 +217,16 @@ struct GiveBack<S> {
 
 impl<S> Clone for GiveBack<S> {
     fn clone(&self) -> Self {
-        let Self { node, requester, command, database, holder } = self;
-        Self {
-            node: Arc::clone(node),
-            requester: requester.clone(),
-            command,
-            database: *database,
-            holder: holder.clone(),
-        }
+        let Self { node, caller, command, database, holder } = self;
+        Self { node: Arc::clone(node), caller: caller.clone(), command, database: *database, holder: holder.clone() }
     }
 }
 
 impl<S: RedisStore> AwaitedPop<S> {
-    fn start(node: &Arc<RedisNode<S>>, requester: Requester, command: &'static str, unit: CommandUnit) -> Self {
+    fn start(node: &Arc<RedisNode<S>>, caller: RedisCaller, command: &'static str, unit: CommandUnit) -> Self {
         let give_back = GiveBack {
             node: Arc::clone(node),
-            requester: requester.clone(),
+            caller: caller.clone(),
             command,
             database: unit.database,
             holder: unit.holder.clone(),
@@ -239,7 +235,7 @@ impl<S: RedisStore> AwaitedPop<S> {
         let (sender, outcome) = oneshot::channel();
         let lost = give_back.clone();
         tokio::spawn(async move {
-            let outcome = lost.node.engine.run(&requester, unit).await;
+            let outcome = lost.node.engine.run(&caller, unit).await;
             if let Err(unsent) = sender.send(outcome) {
                 lost.give_back(unsent).await;
             }
@@ -248,8 +244,8 @@ impl<S: RedisStore> AwaitedPop<S> {
     }
 
     async fn outcome(mut self) -> UnitOutcome {
-        let deadline = self.give_back.requester.deadline + Duration::from_secs(2);
-        let late = || StoreFailure::Unknown("no answer in time".to_owned()).into();
+        let deadline = self.give_back.caller.deadline + Duration::from_secs(2);
+        let late = || RedisStoreError::Unknown("no answer in time".to_owned()).into();
         match timeout_at(deadline, &mut self.outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) | Err(_) => late(),
@@ -296,10 +292,10 @@ impl<S: RedisStore> GiveBack<S> {
         let until = Instant::now() + GIVE_BACK_TIMEOUT;
         loop {
             let deadline = Instant::now() + self.node.options.command_timeout;
-            let requester = Requester { deadline, ..self.requester.clone() };
-            match self.node.engine.run(&requester, unit.clone()).await {
+            let caller = RedisCaller { deadline, ..self.caller.clone() };
+            match self.node.engine.run(&caller, unit.clone()).await {
                 UnitOutcome::Done { .. } => return,
-                UnitOutcome::Failed(StoreFailure::Unavailable(_) | StoreFailure::Overloaded(_))
+                UnitOutcome::Failed(RedisStoreError::Unavailable(_) | RedisStoreError::Overloaded(_))
                     if Instant::now() < until =>
                 {
                     sleep(GIVE_BACK_PAUSE).await;

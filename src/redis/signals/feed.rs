@@ -14,7 +14,7 @@ use super::{
     names::{self, FeedSubject},
     port,
 };
-use crate::{EntryChange, RedisStore, StoreFailure};
+use crate::{RedisChange, RedisStore, RedisStoreError};
 
 /// Pause before the feed is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ impl Default for WriteFeed {
 
 impl WriteFeed {
     /// Waits until there is a feed.
-    pub(super) async fn live(&self, deadline: Instant) -> Result<FeedNumber, StoreFailure> {
+    pub(super) async fn live(&self, deadline: Instant) -> Result<FeedNumber, RedisStoreError> {
         let mut present = self.0.subscribe();
         match timeout_at(deadline, present.wait_for(Option::is_some)).await {
             Ok(Ok(feed)) => feed.ok_or_else(no_feed),
@@ -43,13 +43,13 @@ impl WriteFeed {
     }
 
     /// Fails if this feed has ended.
-    pub(super) fn ensure_present(&self, feed: FeedNumber) -> Result<(), StoreFailure> {
+    pub(super) fn ensure_present(&self, feed: FeedNumber) -> Result<(), RedisStoreError> {
         if *self.0.borrow() == Some(feed) { Ok(()) } else { Err(no_feed()) }
     }
 }
 
-fn no_feed() -> StoreFailure {
-    StoreFailure::Unavailable("this node hears of no writes at present".to_owned())
+fn no_feed() -> RedisStoreError {
+    RedisStoreError::Unavailable("this node hears of no writes at present".to_owned())
 }
 
 /// Passes on what waiting clients must hear of. Never returns.
@@ -78,7 +78,7 @@ pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>) 
     }
 }
 
-fn pass_on(shared: &SharedSignals, change: &EntryChange) {
+fn pass_on(shared: &SharedSignals, change: &RedisChange) {
     match (names::subject(&change.key), &change.value) {
         (FeedSubject::Message(channel), Some(message)) => shared.topics.deliver(channel, message),
         (FeedSubject::Key, Some(_)) => shared.places.wake(&change.key),

@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{SharedSignals, port};
-use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisStore, Requester, StoreFailure};
+use crate::{Expiry, LockClaim, RedisCaller, RedisStore, RedisStoreError, RedisTxn, RedisWrite};
 
 /// How long an entry lives without a renewal.
 const LIFE: Duration = Duration::from_secs(5);
@@ -114,11 +114,11 @@ struct HeldEntries {
 pub(super) struct LeasesWritten(oneshot::Receiver<()>);
 
 impl LeasesWritten {
-    pub(super) async fn by(self, deadline: Instant) -> Result<(), StoreFailure> {
+    pub(super) async fn by(self, deadline: Instant) -> Result<(), RedisStoreError> {
         match timeout_at(deadline, self.0).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(StoreFailure::Full("there is no room for the client's place".to_owned())),
-            Err(_) => Err(StoreFailure::Unavailable("the client's place could not be noted in time".to_owned())),
+            Ok(Err(_)) => Err(RedisStoreError::Full("there is no room for the client's place".to_owned())),
+            Err(_) => Err(RedisStoreError::Unavailable("the client's place could not be noted in time".to_owned())),
         }
     }
 }
@@ -136,12 +136,12 @@ impl Leases {
     }
 
     /// Fails if there is no room for these entries beside those that the node holds.
-    pub(super) fn ensure_room(&self, keys: impl Iterator<Item = Vec<u8>>) -> Result<(), StoreFailure> {
+    pub(super) fn ensure_room(&self, keys: impl Iterator<Item = Vec<u8>>) -> Result<(), RedisStoreError> {
         let state = self.state();
         let new = keys.filter(|key| !state.held.contains_key(key)).count();
         // Those that have gone have a place until they are deleted: clients that come and go must not outrun the writes.
         if state.held.len() + new > HELD_MAX || state.unwritten.len() + new > 2 * HELD_MAX {
-            return Err(StoreFailure::TooLarge(format!(
+            return Err(RedisStoreError::TooLarge(format!(
                 "a node keeps {HELD_MAX} places of waiting clients and channels with subscribers, and no more: use fewer, or another node"
             )));
         }
@@ -306,10 +306,10 @@ impl HeldEntries {
 
     /// Takes back what could not be written. Changes that came meanwhile stay. If the store does not take one of them, they are tried one
     /// by one, and that one is given up.
-    fn put_back(&mut self, write: LeaseWrite, changed_max: &mut usize, failure: &StoreFailure) {
+    fn put_back(&mut self, write: LeaseWrite, changed_max: &mut usize, failure: &RedisStoreError) {
         let LeaseWrite { changes, are_renewals } = write;
-        let is_final = matches!(failure, StoreFailure::TooLarge(_) | StoreFailure::Denied(_));
-        let is_full = matches!(failure, StoreFailure::Full(_));
+        let is_final = matches!(failure, RedisStoreError::TooLarge(_) | RedisStoreError::Denied(_));
+        let is_full = matches!(failure, RedisStoreError::Full(_));
         if (is_final || is_full)
             && changes.len() == 1
             && let Some(key) = changes.keys().next()
@@ -388,15 +388,15 @@ async fn write_some<S: RedisStore>(store: &S, leases: &Leases, changed_max: &mut
     let life_ms = LIFE.as_millis() as u64;
     let writes = write.changes.iter().map(|(key, value)| match value.clone() {
         Some(value) => {
-            EntryWrite::Put { key: key.clone(), value, expiry: Expiry::AfterMs(life_ms), claim: LockClaim::None }
+            RedisWrite::Put { key: key.clone(), value, expiry: Expiry::AfterMs(life_ms), claim: LockClaim::None }
         }
-        None => EntryWrite::Delete { key: key.clone() },
+        None => RedisWrite::Delete { key: key.clone() },
     });
-    let txn = EntryTxn { writes: writes.collect(), ..EntryTxn::default() };
+    let txn = RedisTxn { writes: writes.collect(), ..RedisTxn::default() };
 
     let sent = Instant::now();
-    let requester = Requester { deadline: sent + WRITE_TIMEOUT, ..port() };
-    match store.commit(&requester, txn).await {
+    let caller = RedisCaller { deadline: sent + WRITE_TIMEOUT, ..port() };
+    match store.commit(&caller, txn).await {
         Ok(_) => {
             let mut state = leases.state();
             state.note_written(write.changes, sent);
@@ -407,7 +407,7 @@ async fn write_some<S: RedisStore>(store: &S, leases: &Leases, changed_max: &mut
         }
         Err(failure) => {
             tracing::debug!(%failure, "waiting clients could not be noted");
-            let is_full = matches!(failure, StoreFailure::Full(_));
+            let is_full = matches!(failure, RedisStoreError::Full(_));
             leases.state().put_back(write, changed_max, &failure);
             // What it refuses is told at once.
             if !is_full {
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(leases.state().take(TOGETHER_MAX).changes, deleted);
         change(&leases, [("stays", Some(b""))]);
         let write = LeaseWrite { changes: deleted.clone(), are_renewals: false };
-        leases.state().put_back(write, &mut 1, &StoreFailure::Unknown(String::new()));
+        leases.state().put_back(write, &mut 1, &RedisStoreError::Unknown(String::new()));
         change(&leases, [("stays", None)]);
         assert_eq!(leases.state().take(TOGETHER_MAX).changes, deleted);
         assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([]));
@@ -469,12 +469,12 @@ mod tests {
             assert_eq!(leases.ensure_room(keys.clone()), Ok(()), "round {round}");
             leases.change(keys.clone().map(|key| (key, Some(Vec::new()))).collect());
             let taken = leases.state().take(2 * HELD_MAX);
-            leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &StoreFailure::Unknown(String::new()));
+            leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &RedisStoreError::Unknown(String::new()));
             leases.change(keys.map(|key| (key, None)).collect());
         }
 
         let next = || std::iter::once(b"next".to_vec());
-        assert!(matches!(leases.ensure_room(next()), Err(StoreFailure::TooLarge(_))));
+        assert!(matches!(leases.ensure_room(next()), Err(RedisStoreError::TooLarge(_))));
         leases.state().take(TOGETHER_MAX);
         assert_eq!(leases.ensure_room(next()), Ok(()));
     }
@@ -484,7 +484,7 @@ mod tests {
         let leases = Leases::default();
         change(&leases, [("held", Some(b"1"))]);
         let taken = leases.state().take(TOGETHER_MAX);
-        leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &StoreFailure::Unavailable(String::new()));
+        leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &RedisStoreError::Unavailable(String::new()));
         let mut waits = change(&leases, [("waits", Some(b"1"))]);
 
         for client in 0..20_000 {
@@ -556,7 +556,7 @@ mod tests {
         let leases = Leases::default();
         let mut call = change(&leases, [("a", Some(b"1"))]);
         let taken = leases.state().take(TOGETHER_MAX);
-        leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &StoreFailure::Unavailable(String::new()));
+        leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &RedisStoreError::Unavailable(String::new()));
         leases.state().written();
         assert!(!is_told(&mut call));
 
@@ -596,7 +596,7 @@ mod tests {
         leases.state().renew_all();
         let renewed = leases.state().take(TOGETHER_MAX);
         change(&leases, [("b", None), ("c", Some(b"1"))]);
-        leases.state().put_back(renewed, &mut 1, &StoreFailure::Unavailable(String::new()));
+        leases.state().put_back(renewed, &mut 1, &RedisStoreError::Unavailable(String::new()));
 
         assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([("b", None), ("c", Some(b"1"))]));
         let again = LeaseWrite { changes: changes([("a", Some(b"1"))]), are_renewals: true };
@@ -613,7 +613,7 @@ mod tests {
         leases.state().written();
 
         let mut calls = [change(&leases, [("count", Some(b"10"))]), change(&leases, [("new", Some(b"1"))])];
-        let full = StoreFailure::Full(String::new());
+        let full = RedisStoreError::Full(String::new());
         let mut changed_max = TOGETHER_MAX;
         for together in [2, 1, 1] {
             let write = leases.state().take(changed_max);

@@ -55,7 +55,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{RedisStore, Requester, StoreFailure};
+use crate::{RedisCaller, RedisStore, RedisStoreError};
 use feed::{FeedNumber, WriteFeed};
 use leases::{LeaseChanges, Leases, LeasesWritten};
 pub(crate) use places::{LocalPlace, WaiterStanding};
@@ -101,7 +101,7 @@ impl<S: RedisStore> NodeSignals<S> {
     }
 
     /// Waits until this node hears of all writes that are made from now on.
-    async fn listen(&self, deadline: Instant) -> Result<FeedNumber, StoreFailure> {
+    async fn listen(&self, deadline: Instant) -> Result<FeedNumber, RedisStoreError> {
         {
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
             if tasks.is_empty() {
@@ -117,7 +117,7 @@ impl<S: RedisStore> NodeSignals<S> {
 
     /// Has a client wait for these keys, which are named as in the store. It has its place in the queue of each when this returns. Fails if
     /// too many clients of this node wait.
-    pub(crate) async fn enter(&self, keys: &[Vec<u8>], deadline: Instant) -> Result<LocalPlace, StoreFailure> {
+    pub(crate) async fn enter(&self, keys: &[Vec<u8>], deadline: Instant) -> Result<LocalPlace, RedisStoreError> {
         self.listen(deadline).await?;
         let (place, written) = {
             let _turn = self.shared.leases.take_turn();
@@ -129,12 +129,12 @@ impl<S: RedisStore> NodeSignals<S> {
     }
 
     /// Whether clients wait for one of these keys already. Fails if they are too many.
-    pub(crate) async fn has_waiters(&self, keys: &[Vec<u8>]) -> Result<bool, StoreFailure> {
+    pub(crate) async fn has_waiters(&self, keys: &[Vec<u8>]) -> Result<bool, RedisStoreError> {
         let mut has_some = false;
         for key in keys {
             let count = places::waiters(&self.store, key).await?.len();
             if count >= places::WAITERS_MAX {
-                return Err(StoreFailure::TooLarge(format!(
+                return Err(RedisStoreError::TooLarge(format!(
                     "{count} clients wait for the same key, and no more may: have fewer wait, or use several keys"
                 )));
             }
@@ -144,18 +144,18 @@ impl<S: RedisStore> NodeSignals<S> {
     }
 
     /// Which of its keys a waiting client may take from: those for which it is the first.
-    pub(crate) async fn standing(&self, place: &LocalPlace) -> Result<WaiterStanding, StoreFailure> {
+    pub(crate) async fn standing(&self, place: &LocalPlace) -> Result<WaiterStanding, RedisStoreError> {
         place.standing(&self.store).await
     }
 
-    /// Adds a subscriber. Returns after all nodes can count it. Fails as [`StoreFailure::TooLarge`] if there are too many; then nothing was
-    /// done.
+    /// Adds a subscriber. Returns after all nodes can count it. Fails as [`RedisStoreError::TooLarge`] if there are too many; then nothing
+    /// was done.
     pub(crate) async fn subscribe(
         &self,
         topics: &[Topic],
         outbox: &Outbox,
         deadline: Instant,
-    ) -> Result<(), StoreFailure> {
+    ) -> Result<(), RedisStoreError> {
         let feed = self.listen(deadline).await?;
         let written = {
             let _turn = self.shared.leases.take_turn();
@@ -176,7 +176,7 @@ impl<S: RedisStore> NodeSignals<S> {
         topics: &[Topic],
         client: u64,
         deadline: Instant,
-    ) -> Result<(), StoreFailure> {
+    ) -> Result<(), RedisStoreError> {
         self.end_subscriptions(topics, client).by(deadline).await
     }
 }
@@ -227,8 +227,8 @@ async fn end_lapsed_subscriptions(shared: Arc<SharedSignals>) {
     }
 }
 
-/// The port itself, as a requester of the store.
-pub(crate) fn port() -> Requester {
+/// The port itself, as a caller of the store.
+pub(crate) fn port() -> RedisCaller {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-    Requester { identity: None, address, deadline: Instant::now() + CALL_TIMEOUT, is_port: true }
+    RedisCaller { identity: None, address, deadline: Instant::now() + CALL_TIMEOUT, is_port: true }
 }

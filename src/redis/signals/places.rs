@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{SharedSignals, leases::LeasesWritten, names, port};
-use crate::{RedisStore, StoreFailure};
+use crate::{RedisStore, RedisStoreError};
 
 /// Maximum number of clients that wait for a key.
 pub(super) const WAITERS_MAX: usize = 1000;
@@ -95,7 +95,7 @@ impl LocalPlace {
     }
 
     /// Looks for which keys the client is the first of all nodes.
-    pub(super) async fn standing<S: RedisStore>(&self, store: &S) -> Result<WaiterStanding, StoreFailure> {
+    pub(super) async fn standing<S: RedisStore>(&self, store: &S) -> Result<WaiterStanding, RedisStoreError> {
         let mut first_for = Vec::new();
         for (number, key) in self.keys.iter().enumerate() {
             // A thousand clients that read a thousand places a second would leave no time for anything else.
@@ -168,11 +168,11 @@ impl Drop for LocalPlace {
 }
 
 /// The clients of all nodes that wait for a key, each with the revision at which it came.
-pub(super) async fn waiters<S: RedisStore>(store: &S, key: &[u8]) -> Result<Vec<(Vec<u8>, u64)>, StoreFailure> {
+pub(super) async fn waiters<S: RedisStore>(store: &S, key: &[u8]) -> Result<Vec<(Vec<u8>, u64)>, RedisStoreError> {
     let (mut from, to) = names::waiters(key);
     let mut waiters = Vec::new();
     loop {
-        let page = store.range(&port(), from.clone(), to.clone(), WAITERS_MAX).await?;
+        let page = store.list(&port(), from.clone(), to.clone(), WAITERS_MAX).await?;
         if let Some((last, _)) = page.entries.last() {
             from = [&last[..], &[0]].concat();
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::task::yield_now;
 
 use super::{Topic, names, port};
-use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisStore, StoreFailure, commands::glob};
+use crate::{Expiry, LockClaim, RedisStore, RedisStoreError, RedisTxn, RedisWrite, commands::glob};
 
 /// Number of entries that are read at a time.
 const PAGE_ENTRIES: usize = 1000;
@@ -17,7 +17,7 @@ const ENTRIES_BYTES_MAX: usize = 8 << 20;
 pub(crate) const COMPARED_TOGETHER: usize = 4;
 
 /// The number of subscribers that a message of a channel would reach, patterns included.
-pub(crate) async fn count_receivers<S: RedisStore>(store: &S, channel: &[u8]) -> Result<u64, StoreFailure> {
+pub(crate) async fn count_receivers<S: RedisStore>(store: &S, channel: &[u8]) -> Result<u64, RedisStoreError> {
     let own = Topic { is_pattern: false, name: channel.to_vec() };
     let mut count = count_subscribers(store, &own).await?;
     for (number, (pattern, subscribers)) in list_topics(store, true).await?.into_iter().enumerate() {
@@ -35,7 +35,7 @@ pub(crate) async fn count_receivers<S: RedisStore>(store: &S, channel: &[u8]) ->
 pub(crate) async fn channels_with_receivers<S: RedisStore>(
     store: &S,
     channels: BTreeSet<Vec<u8>>,
-) -> Result<BTreeSet<Vec<u8>>, StoreFailure> {
+) -> Result<BTreeSet<Vec<u8>>, RedisStoreError> {
     let mut heard = BTreeSet::new();
     if channels.is_empty() {
         return Ok(heard);
@@ -61,7 +61,7 @@ pub(crate) async fn channels_with_receivers<S: RedisStore>(
 }
 
 /// The number of subscribers of a topic.
-pub(crate) async fn count_subscribers<S: RedisStore>(store: &S, topic: &Topic) -> Result<u64, StoreFailure> {
+pub(crate) async fn count_subscribers<S: RedisStore>(store: &S, topic: &Topic) -> Result<u64, RedisStoreError> {
     let entries = read(store, names::receivers(topic)).await?;
     Ok(entries.iter().map(|(_, value)| number(value)).sum())
 }
@@ -70,7 +70,7 @@ pub(crate) async fn count_subscribers<S: RedisStore>(store: &S, topic: &Topic) -
 pub(crate) async fn list_topics<S: RedisStore>(
     store: &S,
     are_patterns: bool,
-) -> Result<BTreeMap<Vec<u8>, u64>, StoreFailure> {
+) -> Result<BTreeMap<Vec<u8>, u64>, RedisStoreError> {
     let mut topics = BTreeMap::new();
     for (key, value) in read(store, names::all_receivers(are_patterns)).await? {
         if let Some(name) = names::topic_name(&key, are_patterns) {
@@ -81,14 +81,14 @@ pub(crate) async fn list_topics<S: RedisStore>(
 }
 
 /// Sends a message to the subscribers of all nodes.
-pub(crate) async fn publish<S: RedisStore>(store: &S, channel: &[u8], message: &[u8]) -> Result<(), StoreFailure> {
+pub(crate) async fn publish<S: RedisStore>(store: &S, channel: &[u8], message: &[u8]) -> Result<(), RedisStoreError> {
     let writes = vec![message_write(channel, message)];
-    store.commit(&port(), EntryTxn { writes, ..EntryTxn::default() }).await.map(drop)
+    store.commit(&port(), RedisTxn { writes, ..RedisTxn::default() }).await.map(drop)
 }
 
 /// The write of a message. It is what the nodes hear of, and nobody reads the entry.
-pub(crate) fn message_write(channel: &[u8], message: &[u8]) -> EntryWrite {
-    EntryWrite::Put {
+pub(crate) fn message_write(channel: &[u8], message: &[u8]) -> RedisWrite {
+    RedisWrite::Put {
         key: names::message(channel),
         value: message.to_vec(),
         expiry: Expiry::AfterMs(1),
@@ -103,12 +103,12 @@ fn number(value: &[u8]) -> u64 {
 async fn read<S: RedisStore>(
     store: &S,
     (mut from, to): (Vec<u8>, Vec<u8>),
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreFailure> {
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>, RedisStoreError> {
     let mut entries: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     let mut bytes = 0;
     loop {
         let before = entries.len();
-        let page = store.range(&port(), from.clone(), to.clone(), PAGE_ENTRIES).await?;
+        let page = store.list(&port(), from.clone(), to.clone(), PAGE_ENTRIES).await?;
         if let Some((last, _)) = page.entries.last() {
             from = [&last[..], &[0]].concat();
         }
@@ -119,7 +119,7 @@ async fn read<S: RedisStore>(
         }
         bytes += entries[before..].iter().map(|(key, _)| key.len()).sum::<usize>();
         if entries.len() > ENTRIES_MAX || bytes > ENTRIES_BYTES_MAX {
-            return Err(StoreFailure::TooLarge(format!(
+            return Err(RedisStoreError::TooLarge(format!(
                 "there are more than {ENTRIES_MAX} subscriptions, or their names have more than {ENTRIES_BYTES_MAX} bytes"
             )));
         }

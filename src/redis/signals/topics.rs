@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::mpsc;
 
 use crate::{
-    StoreFailure,
+    RedisStoreError,
     clients::ListedClient,
     commands::glob,
     resp::{Protocol, write_push},
@@ -86,7 +86,7 @@ impl Topics {
     }
 
     /// Fails if there is no room for the patterns among these topics.
-    pub(super) fn ensure_room(&self, new: &[Topic]) -> Result<(), StoreFailure> {
+    pub(super) fn ensure_room(&self, new: &[Topic]) -> Result<(), RedisStoreError> {
         let topics = self.topics();
         let is_new = |topic: &&Topic| topic.is_pattern && !topics.contains_key(topic);
         let new: Vec<_> = new.iter().filter(is_new).collect();
@@ -94,7 +94,7 @@ impl Topics {
         let count = present().count() + new.len();
         let bytes: usize = present().chain(new.iter().copied()).map(|topic| topic.name.len()).sum();
         if !new.is_empty() && (count > PATTERNS_MAX || bytes > PATTERNS_BYTES_MAX) {
-            return Err(StoreFailure::TooLarge(format!(
+            return Err(RedisStoreError::TooLarge(format!(
                 "a node keeps {PATTERNS_MAX} patterns with subscribers and {PATTERNS_BYTES_MAX} bytes of them, and no more: subscribe to \
                  channels, or at another node"
             )));

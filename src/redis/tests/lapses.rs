@@ -8,13 +8,13 @@ use super::{
     Api,
     signals::{SeveralNodes, message},
 };
-use crate::StoreFailure;
+use crate::RedisStoreError;
 
 /// More than anything here takes, in the time of a test, which is not real.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn no_leader() -> StoreFailure {
-    StoreFailure::Unavailable("no leader".to_owned())
+fn no_leader() -> RedisStoreError {
+    RedisStoreError::Unavailable("no leader".to_owned())
 }
 
 /// Waits until a client's connection is ended by its node.

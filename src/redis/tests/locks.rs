@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::advance;
 
 use super::{Api, memory::Memory, words};
-use crate::{LockClaim, StoreFailure};
+use crate::{LockClaim, RedisStoreError};
 
 const RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
@@ -149,7 +149,7 @@ async fn a_lock_whose_answer_was_lost_is_known_after_all() {
     assert_eq!(api.call("GET lock").await, "$4|same|");
 
     // Without an answer in the time of a command it stays unknown.
-    store.fail(Some(StoreFailure::Unknown("why".to_owned())));
+    store.fail(Some(RedisStoreError::Unknown("why".to_owned())));
     assert_eq!(api.call(TAKE).await, "closed");
 }
 
@@ -164,11 +164,14 @@ async fn a_lost_answer_closes_and_a_missing_leader_says_so() {
     assert_eq!(api.call("GET n").await, "$1|1|", "it has taken effect");
 
     for (failure, reply) in [
-        (StoreFailure::Unavailable("why".to_owned()), "-LOADING Lockkeeper has no leader, and nothing was done: why|"),
-        (StoreFailure::Overloaded("why".to_owned()), "-ERR Lockkeeper is overloaded, and nothing was done: why|"),
-        (StoreFailure::Denied("why".to_owned()), "-NOPERM why|"),
         (
-            StoreFailure::Full("why".to_owned()),
+            RedisStoreError::Unavailable("why".to_owned()),
+            "-LOADING Lockkeeper has no leader, and nothing was done: why|",
+        ),
+        (RedisStoreError::Overloaded("why".to_owned()), "-ERR Lockkeeper is overloaded, and nothing was done: why|"),
+        (RedisStoreError::Denied("why".to_owned()), "-NOPERM why|"),
+        (
+            RedisStoreError::Full("why".to_owned()),
             "-OOM command not allowed when used memory > 'maxmemory'. Lockkeeper says: why|",
         ),
     ] {

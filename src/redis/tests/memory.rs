@@ -12,8 +12,8 @@ use tokio::{
 };
 
 use super::redis::{
-    ClientConnection, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim,
-    NodeAddress, ProvenIdentity, RedisStore, Requester, StoreFailure, StoredEntry, TxnOutcome,
+    ClientConnection, Expiry, LockClaim, NodeAddress, RedisCaller, RedisChange, RedisCommitted, RedisCondition,
+    RedisEntry, RedisFound, RedisIdentity, RedisPage, RedisStore, RedisStoreError, RedisTxn, RedisWrite,
 };
 
 /// Maximum number of conditions, and of writes, as in the keyspace.
@@ -24,13 +24,13 @@ const DELETED_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Memory(Arc<Mutex<State>>);
 
-type FeedSender = mpsc::Sender<Vec<EntryChange>>;
+type FeedSender = mpsc::Sender<Vec<RedisChange>>;
 
 #[derive(Debug)]
 struct State {
     began: Instant,
     revision: u64,
-    entries: BTreeMap<Vec<u8>, (StoredEntry, LockClaim)>,
+    entries: BTreeMap<Vec<u8>, (RedisEntry, LockClaim)>,
     commits: u64,
     /// The largest number of transactions that were committed together.
     together: usize,
@@ -44,7 +44,7 @@ struct State {
     connections: Vec<Weak<()>>,
     connections_max: usize,
     /// Answers every call so.
-    failure: Option<StoreFailure>,
+    failure: Option<RedisStoreError>,
     /// Each call waits in vain for a leader until its deadline.
     is_leaderless: bool,
     /// The next commit happens, and its answer is lost.
@@ -56,9 +56,9 @@ struct State {
     /// How long a read of a range takes.
     range_takes: Duration,
     /// From this number of commits on, each fails so.
-    failure_from: Option<(u64, StoreFailure)>,
+    failure_from: Option<(u64, RedisStoreError)>,
     /// Happens before the next commits, so many times.
-    intruder: Option<(EntryTxn, usize)>,
+    intruder: Option<(RedisTxn, usize)>,
     /// Units that were given to the leader, if this node does not lead.
     is_follower: bool,
     given: Vec<Vec<u8>>,
@@ -113,7 +113,7 @@ impl Memory {
         for key in over {
             state.revision += 1;
             state.entries.remove(&key);
-            state.tell(&[EntryChange { key, value: None }]);
+            state.tell(&[RedisChange { key, value: None }]);
         }
         state
     }
@@ -131,7 +131,7 @@ impl Memory {
         self.state().reads
     }
 
-    pub(super) fn fail(&self, failure: Option<StoreFailure>) {
+    pub(super) fn fail(&self, failure: Option<RedisStoreError>) {
         self.state().failure = failure;
     }
 
@@ -146,7 +146,7 @@ impl Memory {
     }
 
     /// Has commits fail after so many that do not.
-    pub(super) fn fail_after(&self, commits: u64, failure: StoreFailure) {
+    pub(super) fn fail_after(&self, commits: u64, failure: RedisStoreError) {
         let mut state = self.state();
         state.failure_from = Some((state.commits + commits, failure));
     }
@@ -159,7 +159,7 @@ impl Memory {
         self.state().loses_request = true;
     }
 
-    pub(super) fn intrude(&self, txn: EntryTxn, times: usize) {
+    pub(super) fn intrude(&self, txn: RedisTxn, times: usize) {
         self.state().intruder = Some((txn, times));
     }
 
@@ -221,32 +221,32 @@ impl Memory {
     }
 
     pub(super) fn delete(&self, key: &str) {
-        let write = EntryWrite::Delete { key: key.as_bytes().to_vec() };
-        self.state().commit(EntryTxn { writes: vec![write], ..EntryTxn::default() });
+        let write = RedisWrite::Delete { key: key.as_bytes().to_vec() };
+        self.state().commit(RedisTxn { writes: vec![write], ..RedisTxn::default() });
     }
 
     pub(super) fn put(&self, key: &str, value: &[u8]) {
-        let write = EntryWrite::Put {
+        let write = RedisWrite::Put {
             key: key.as_bytes().to_vec(),
             value: value.to_vec(),
             expiry: Expiry::None,
             claim: LockClaim::None,
         };
-        self.state().commit(EntryTxn { writes: vec![write], ..EntryTxn::default() });
+        self.state().commit(RedisTxn { writes: vec![write], ..RedisTxn::default() });
     }
 }
 
 impl Memory {
     /// Waits for a leader.
-    async fn lead(&self, requester: &Requester) -> Result<(), StoreFailure> {
+    async fn lead(&self, caller: &RedisCaller) -> Result<(), RedisStoreError> {
         if !self.state().is_leaderless {
             return Ok(());
         }
-        sleep_until(requester.deadline).await;
-        Err(StoreFailure::Unavailable("no leader".to_owned()))
+        sleep_until(caller.deadline).await;
+        Err(RedisStoreError::Unavailable("no leader".to_owned()))
     }
 
-    fn commit_now(&self, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
+    fn commit_now(&self, txn: RedisTxn) -> Result<RedisCommitted, RedisStoreError> {
         let mut state = self.state();
         if let Some(failure) = state.failure.clone() {
             return Err(failure);
@@ -257,26 +257,26 @@ impl Memory {
             return Err(failure.clone());
         }
         if txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX {
-            return Err(StoreFailure::TooLarge(format!("more than {TXN_MAX} conditions or writes")));
+            return Err(RedisStoreError::TooLarge(format!("more than {TXN_MAX} conditions or writes")));
         }
         let is_new =
-            |write: &&EntryWrite| matches!(write, EntryWrite::Put { key, .. } if !state.entries.contains_key(key));
+            |write: &&RedisWrite| matches!(write, RedisWrite::Put { key, .. } if !state.entries.contains_key(key));
         let new = txn.writes.iter().filter(is_new).count();
         let is_removed =
-            |write: &&EntryWrite| matches!(write, EntryWrite::Delete { key } if state.entries.contains_key(key));
+            |write: &&RedisWrite| matches!(write, RedisWrite::Delete { key } if state.entries.contains_key(key));
         if state.is_full && new > txn.writes.iter().filter(is_removed).count() {
-            return Err(StoreFailure::Full("the store".to_owned()));
+            return Err(RedisStoreError::Full("the store".to_owned()));
         }
         for write in &txn.writes {
-            if let (EntryWrite::Put { key, .. }, Some(part)) = (write, &state.refused_part)
+            if let (RedisWrite::Put { key, .. }, Some(part)) = (write, &state.refused_part)
                 && String::from_utf8_lossy(key).contains(part)
             {
-                return Err(StoreFailure::TooLarge("this key".to_owned()));
+                return Err(RedisStoreError::TooLarge("this key".to_owned()));
             }
-            if let EntryWrite::DeleteRange { from, to } = write
+            if let RedisWrite::DeleteRange { from, to } = write
                 && state.entries.range(from.clone()..to.clone()).count() > DELETED_MAX
             {
-                return Err(StoreFailure::TooLarge(format!("more than {DELETED_MAX} entries")));
+                return Err(RedisStoreError::TooLarge(format!("more than {DELETED_MAX} entries")));
             }
         }
 
@@ -288,11 +288,11 @@ impl Memory {
             }
         }
         if std::mem::take(&mut state.loses_request) {
-            return Err(StoreFailure::Unknown("no answer in time".to_owned()));
+            return Err(RedisStoreError::Unknown("no answer in time".to_owned()));
         }
         let outcome = state.commit(txn);
         if std::mem::take(&mut state.loses_answer) {
-            return Err(StoreFailure::Unknown("no answer in time".to_owned()));
+            return Err(RedisStoreError::Unknown("no answer in time".to_owned()));
         }
         Ok(outcome)
     }
@@ -303,39 +303,44 @@ impl State {
         u64::try_from(self.began.elapsed().as_millis()).unwrap() + 1
     }
 
-    fn tell(&mut self, changes: &[EntryChange]) {
+    fn tell(&mut self, changes: &[RedisChange]) {
         self.feeds.retain(|(range, feed)| {
             let own: Vec<_> = changes.iter().filter(|change| range.contains(&change.key)).cloned().collect();
             own.is_empty() || feed.try_send(own).is_ok()
         });
     }
 
-    fn check(&mut self) -> Result<(), StoreFailure> {
+    fn check(&mut self) -> Result<(), RedisStoreError> {
         self.reads += 1;
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    fn holds(&self, condition: &EntryCondition) -> bool {
+    fn holds(&self, condition: &RedisCondition) -> bool {
         match condition {
-            EntryCondition::Modified { key, revision } => {
+            RedisCondition::Modified { key, revision } => {
                 self.entries.get(key).map_or(0, |(entry, _)| entry.modified) == *revision
             }
-            EntryCondition::Present { key } => self.entries.contains_key(key),
-            EntryCondition::Value { key, value } => {
+            RedisCondition::Present { key } => self.entries.contains_key(key),
+            RedisCondition::Value { key, value } => {
                 self.entries.get(key).is_some_and(|(entry, _)| entry.value == *value)
             }
-            EntryCondition::RangeUnwritten { from, to, revision } => {
+            RedisCondition::RangeUnwritten { from, to, revision } => {
                 self.entries.range(from.clone()..to.clone()).all(|(_, (entry, _))| entry.modified <= *revision)
             }
         }
     }
 
-    fn commit(&mut self, txn: EntryTxn) -> TxnOutcome {
+    fn commit(&mut self, txn: RedisTxn) -> RedisCommitted {
         let now_ms = self.now_ms();
         let succeeded = txn.conditions.iter().all(|condition| self.holds(condition));
         if !succeeded {
             let found = txn.otherwise_get.iter().map(|key| self.entries.get(key).map(|(entry, _)| entry.clone()));
-            return TxnOutcome { revision: self.revision, now_ms, found: found.collect(), ..TxnOutcome::default() };
+            return RedisCommitted {
+                revision: self.revision,
+                now_ms,
+                found: found.collect(),
+                ..RedisCommitted::default()
+            };
         }
 
         let mut deleted = 0;
@@ -345,23 +350,23 @@ impl State {
         let mut changes = Vec::new();
         for write in txn.writes {
             let written = match &write {
-                EntryWrite::Put { key, value, .. } => {
-                    Some(EntryChange { key: key.clone(), value: Some(value.clone()) })
+                RedisWrite::Put { key, value, .. } => {
+                    Some(RedisChange { key: key.clone(), value: Some(value.clone()) })
                 }
-                EntryWrite::Delete { key } => {
-                    self.entries.contains_key(key).then(|| EntryChange { key: key.clone(), value: None })
+                RedisWrite::Delete { key } => {
+                    self.entries.contains_key(key).then(|| RedisChange { key: key.clone(), value: None })
                 }
-                EntryWrite::Expire { .. } | EntryWrite::DeleteRange { .. } => None,
+                RedisWrite::Expire { .. } | RedisWrite::DeleteRange { .. } => None,
             };
             changes.extend(written);
             deleted += self.write(write, now_ms);
         }
         self.tell(&changes);
-        TxnOutcome { succeeded, revision: self.revision, now_ms, deleted, found: Vec::new() }
+        RedisCommitted { succeeded, revision: self.revision, now_ms, deleted, found: Vec::new() }
     }
 
     /// Makes a write, and returns the number of entries that it deleted.
-    fn write(&mut self, write: EntryWrite, now_ms: u64) -> u64 {
+    fn write(&mut self, write: RedisWrite, now_ms: u64) -> u64 {
         let modified = self.revision;
         let deadline = |expiry, before: Option<u64>| match expiry {
             Expiry::None => None,
@@ -370,20 +375,20 @@ impl State {
             Expiry::AtMs(at_ms) => Some(at_ms),
         };
         match write {
-            EntryWrite::Delete { key } => u64::from(self.entries.remove(&key).is_some()),
-            EntryWrite::DeleteRange { from, to } => {
+            RedisWrite::Delete { key } => u64::from(self.entries.remove(&key).is_some()),
+            RedisWrite::DeleteRange { from, to } => {
                 let keys: Vec<_> = self.entries.range(from..to).map(|(key, _)| key.clone()).collect();
                 keys.iter().for_each(|key| drop(self.entries.remove(key)));
                 keys.len() as u64
             }
-            EntryWrite::Expire { key, expiry } => {
+            RedisWrite::Expire { key, expiry } => {
                 if let Some((entry, _)) = self.entries.get_mut(&key) {
                     entry.deadline_ms = deadline(expiry, entry.deadline_ms);
                     entry.modified = modified;
                 }
                 0
             }
-            EntryWrite::Put { key, value, expiry, claim } => {
+            RedisWrite::Put { key, value, expiry, claim } => {
                 let before = self.entries.get(&key);
                 let created = before.map_or(modified, |(entry, _)| entry.created);
                 let deadline_ms = deadline(expiry, before.and_then(|(entry, _)| entry.deadline_ms));
@@ -402,7 +407,7 @@ impl State {
                     LockClaim::New { holder, .. } => Some(holder.clone()),
                     LockClaim::None | LockClaim::Kept => None,
                 };
-                let entry = StoredEntry { created, modified, deadline_ms, token, holder, value };
+                let entry = RedisEntry { created, modified, deadline_ms, token, holder, value };
                 self.entries.insert(key, (entry, claim));
                 0
             }
@@ -416,7 +421,7 @@ impl RedisStore for Memory {
         user: &str,
         password: &[u8],
         connection: &ClientConnection,
-    ) -> Result<Option<ProvenIdentity>, StoreFailure> {
+    ) -> Result<Option<RedisIdentity>, RedisStoreError> {
         if self.state().users.get(user).is_none_or(|right| right.as_bytes() != password) {
             return Ok(None);
         }
@@ -430,10 +435,10 @@ impl RedisStore for Memory {
                 let _ = changes.changed().await;
             }
         };
-        Ok(Some(ProvenIdentity { name: user.to_owned(), withdrawn: Box::pin(withdrawn) }))
+        Ok(Some(RedisIdentity { name: user.to_owned(), withdrawn: Box::pin(withdrawn) }))
     }
 
-    fn admit(&self, _identity: &str, connection: &ClientConnection) -> Result<(), StoreFailure> {
+    fn admit(&self, _identity: &str, connection: &ClientConnection) -> Result<(), RedisStoreError> {
         let mut state = self.state();
         let new = connection.observe();
         state.connections.retain(|open| open.strong_count() > 0);
@@ -441,7 +446,7 @@ impl RedisStore for Memory {
             return Ok(());
         }
         if state.connections.len() >= state.connections_max {
-            return Err(StoreFailure::Full("too many".to_owned()));
+            return Err(RedisStoreError::Full("too many".to_owned()));
         }
         state.connections.push(new);
         Ok(())
@@ -465,26 +470,26 @@ impl RedisStore for Memory {
         (1..=3).map(node).collect()
     }
 
-    async fn get(&self, requester: &Requester, keys: Vec<Vec<u8>>) -> Result<FoundEntries, StoreFailure> {
-        self.lead(requester).await?;
+    async fn get(&self, caller: &RedisCaller, keys: Vec<Vec<u8>>) -> Result<RedisFound, RedisStoreError> {
+        self.lead(caller).await?;
         let mut state = self.state();
         state.check()?;
-        if let Some(part) = state.denied_part.as_ref().filter(|_| !requester.is_port)
+        if let Some(part) = state.denied_part.as_ref().filter(|_| !caller.is_port)
             && keys.iter().any(|key| String::from_utf8_lossy(key).contains(part))
         {
-            return Err(StoreFailure::Denied(format!("no right to {part}")));
+            return Err(RedisStoreError::Denied(format!("no right to {part}")));
         }
         let entries = keys.iter().map(|key| state.entries.get(key).map(|(entry, _)| entry.clone())).collect();
-        Ok(FoundEntries { entries, revision: state.revision, now_ms: state.now_ms() })
+        Ok(RedisFound { entries, revision: state.revision, now_ms: state.now_ms() })
     }
 
-    async fn range(
+    async fn list(
         &self,
-        _requester: &Requester,
+        _caller: &RedisCaller,
         from: Vec<u8>,
         to: Vec<u8>,
         limit: usize,
-    ) -> Result<EntriesPage, StoreFailure> {
+    ) -> Result<RedisPage, RedisStoreError> {
         let takes = self.state().range_takes;
         if !takes.is_zero() {
             sleep(takes).await;
@@ -494,24 +499,24 @@ impl RedisStore for Memory {
         // Fewer than asked for, so that ranges have more than one page.
         let limit = limit.min(100);
         let range = if from < to { Some(state.entries.range(from..to)) } else { None };
-        let shown = |(key, (entry, _)): (&Vec<u8>, &(StoredEntry, LockClaim))| (key.clone(), entry.clone());
+        let shown = |(key, (entry, _)): (&Vec<u8>, &(RedisEntry, LockClaim))| (key.clone(), entry.clone());
         let mut entries: Vec<_> = range.into_iter().flatten().take(limit + 1).map(shown).collect();
         let more = entries.len() > limit;
         entries.truncate(limit);
-        Ok(EntriesPage { entries, more, revision: state.revision, now_ms: state.now_ms() })
+        Ok(RedisPage { entries, more, revision: state.revision, now_ms: state.now_ms() })
     }
 
-    async fn count(&self, _requester: &Requester, from: Vec<u8>, to: Vec<u8>) -> Result<u64, StoreFailure> {
+    async fn count(&self, _caller: &RedisCaller, from: Vec<u8>, to: Vec<u8>) -> Result<u64, RedisStoreError> {
         let mut state = self.state();
         state.check()?;
         Ok(state.entries.range(from..to).count() as u64)
     }
 
-    async fn commit(&self, requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
-        self.lead(requester).await?;
+    async fn commit(&self, caller: &RedisCaller, txn: RedisTxn) -> Result<RedisCommitted, RedisStoreError> {
+        self.lead(caller).await?;
         let takes = self.state().commit_takes;
-        if !takes.is_zero() && timeout_at(requester.deadline, sleep(takes)).await.is_err() {
-            return Err(StoreFailure::Unavailable("the deadline passed".to_owned()));
+        if !takes.is_zero() && timeout_at(caller.deadline, sleep(takes)).await.is_err() {
+            return Err(RedisStoreError::Unavailable("the deadline passed".to_owned()));
         }
         let outcome = self.commit_now(txn);
         // The answer takes a while, in which its client may go away.
@@ -519,13 +524,17 @@ impl RedisStore for Memory {
         outcome
     }
 
-    async fn commit_each(&self, requester: &Requester, txns: Vec<EntryTxn>) -> Vec<Result<TxnOutcome, StoreFailure>> {
+    async fn commit_each(
+        &self,
+        caller: &RedisCaller,
+        txns: Vec<RedisTxn>,
+    ) -> Vec<Result<RedisCommitted, RedisStoreError>> {
         let together = self.state().together.max(txns.len());
         self.state().together = together;
         let mut outcomes = Vec::new();
         for txn in txns {
-            outcomes.push(self.commit(requester, txn).await);
-            if matches!(outcomes.last(), Some(Err(StoreFailure::Unknown(_)))) {
+            outcomes.push(self.commit(caller, txn).await);
+            if matches!(outcomes.last(), Some(Err(RedisStoreError::Unknown(_)))) {
                 break;
             }
         }
@@ -534,10 +543,10 @@ impl RedisStore for Memory {
 
     async fn watch(
         &self,
-        _requester: &Requester,
+        _caller: &RedisCaller,
         from: Vec<u8>,
         to: Vec<u8>,
-    ) -> Result<mpsc::Receiver<Vec<EntryChange>>, StoreFailure> {
+    ) -> Result<mpsc::Receiver<Vec<RedisChange>>, RedisStoreError> {
         let mut state = self.state();
         state.check()?;
         let (sender, receiver) = mpsc::channel(1000);
@@ -547,10 +556,10 @@ impl RedisStore for Memory {
 
     async fn run_at_leader(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         unit: impl FnOnce() -> Vec<u8> + Send,
-    ) -> Result<Option<Vec<u8>>, StoreFailure> {
-        self.lead(requester).await?;
+    ) -> Result<Option<Vec<u8>>, RedisStoreError> {
+        self.lead(caller).await?;
         let mut state = self.state();
         if let Some(failure) = state.failure.clone() {
             return Err(failure);

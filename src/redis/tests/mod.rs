@@ -19,7 +19,7 @@ use tokio::time::Instant;
 // The store in memory is a module of other suites, too, and finds the types there.
 use crate as redis;
 use crate::{
-    Options, Redis, Requester,
+    Redis, RedisCaller, RedisOptions,
     node::RedisNode,
     resp::RequestWords,
     session::{Closes, RedisSession},
@@ -30,8 +30,8 @@ pub(crate) use scripted::Scripted;
 /// 2025-01-01, in microseconds.
 const NOW_US: u64 = 1_735_689_600_000_000;
 
-pub(crate) fn options() -> Options {
-    Options::new(|| NOW_US, 7)
+pub(crate) fn options() -> RedisOptions {
+    RedisOptions::new(|| NOW_US, 7)
 }
 
 /// Splits a line into words. `''` is an empty one, and `_` within a word a space.
@@ -62,9 +62,9 @@ impl Api {
         Self { store, node, session }
     }
 
-    fn requester(&self) -> Requester {
+    fn caller(&self) -> RedisCaller {
         let deadline = Instant::now() + Duration::from_secs(60);
-        Requester { identity: None, address: ([127, 0, 0, 1], 4000).into(), deadline, is_port: false }
+        RedisCaller { identity: None, address: ([127, 0, 0, 1], 4000).into(), deadline, is_port: false }
     }
 
     /// Another client of the same node.

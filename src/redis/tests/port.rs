@@ -10,7 +10,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Scripted, memory::Memory, options};
-use crate::{Options, Redis, RedisStore as _};
+use crate::{Redis, RedisOptions, RedisStore as _};
 
 /// Time within which whatever a test waits for has happened.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ struct Port {
 }
 
 impl Port {
-    async fn open(options: Options) -> Self {
+    async fn open(options: RedisOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let store = Memory::default();
@@ -197,7 +197,7 @@ async fn connections_are_counted_for_their_identity() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stranger_has_the_time_of_an_arrival_and_takes_no_place_of_others() {
-    let options = Options { connections_max: 4, ..options() };
+    let options = RedisOptions { connections_max: 4, ..options() };
     let port = Port::open(options).await;
     port.store.add_user("ann", "hush");
     let mut known = Vec::new();
@@ -265,7 +265,7 @@ async fn half_a_request_ends_in_time_and_an_idle_connection_stays() {
 
 #[tokio::test]
 async fn requests_that_take_all_memory_are_refused() {
-    let options = Options { requests_bytes_max: 300_000, ..options() };
+    let options = RedisOptions { requests_bytes_max: 300_000, ..options() };
     let port = Port::open(options).await;
     let mut large = port.connect().await;
     large.send(&[&b"*2\r\n$4\r\nECHO\r\n$1000000\r\n"[..], &[b'x'; 400_000]].concat()).await;

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::{Instant, advance, timeout};
 
 use super::{Api, memory::Memory, options, words};
-use crate::{Interpreter, Options, RedisReply, ScriptFailure, ScriptHost, ScriptLimits, node::RedisNode};
+use crate::{Interpreter, RedisOptions, RedisReply, ScriptFailure, ScriptHost, ScriptLimits, node::RedisNode};
 
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -190,7 +190,7 @@ impl Interpreter for Busy {
 async fn short_scripts_do_not_wait_for_long_ones() {
     let busy = Arc::new(Busy::default());
     let store = Memory::default();
-    let options = Options { scripts_max: 2, ..options() };
+    let options = RedisOptions { scripts_max: 2, ..options() };
     let node = Arc::new(RedisNode::new(store.clone(), Arc::clone(&busy) as Arc<dyn Interpreter>, options));
     let held: Vec<_> = (0..20)
         .map(|_| {
@@ -218,7 +218,7 @@ async fn short_scripts_do_not_wait_for_long_ones() {
 async fn a_script_that_is_not_over_by_the_deadline_costs_its_client_an_error_and_no_more() {
     let busy = Arc::new(Busy::default());
     let store = Memory::default();
-    let options = Options { command_timeout: Duration::from_millis(100), ..options() };
+    let options = RedisOptions { command_timeout: Duration::from_millis(100), ..options() };
     let node = Arc::new(RedisNode::new(store.clone(), Arc::clone(&busy) as Arc<dyn Interpreter>, options));
     let mut client = Api::at(store, node);
 
@@ -235,7 +235,7 @@ async fn a_script_that_is_not_over_by_the_deadline_costs_its_client_an_error_and
 async fn the_scripts_of_a_transaction_share_their_time() {
     let store = Memory::default();
     let script_limits = ScriptLimits { time_max: Duration::from_millis(30), ..ScriptLimits::default() };
-    let options = Options { script_limits, ..options() };
+    let options = RedisOptions { script_limits, ..options() };
     let node = Arc::new(RedisNode::new(store.clone(), Arc::new(Busy::default()), options));
     let mut client = Api::at(store, node);
 
@@ -267,7 +267,7 @@ async fn a_script_that_would_take_long_to_compile_is_refused() {
 async fn compiling_long_scripts_does_not_keep_short_ones_waiting() {
     let busy = Arc::new(Busy::default());
     let store = Memory::default();
-    let options = Options { scripts_max: 2, ..options() };
+    let options = RedisOptions { scripts_max: 2, ..options() };
     let node = Arc::new(RedisNode::new(store.clone(), Arc::clone(&busy) as Arc<dyn Interpreter>, options));
     let long = format!("{COMPILED_FOR_LONG}{}", " ".repeat(10_000));
     let compiled: Vec<_> = ["EVAL", "SCRIPT LOAD"]

@@ -9,7 +9,8 @@ use tokio::{
 
 use super::{Api, Memory, Scripted, options};
 use crate::{
-    EntryTxn, EntryWrite, Expiry, LockClaim, Options, RedisStore as _, StoreFailure, node::RedisNode, signals::port,
+    Expiry, LockClaim, RedisOptions, RedisStore as _, RedisStoreError, RedisTxn, RedisWrite, node::RedisNode,
+    signals::port,
 };
 
 /// More than anything here takes, in the time of a test, which is not real.
@@ -25,7 +26,7 @@ impl SeveralNodes {
     pub(super) fn new(count: u64) -> Self {
         let store = Memory::default();
         let node = |seed| {
-            let options = Options { seed, ..options() };
+            let options = RedisOptions { seed, ..options() };
             Arc::new(RedisNode::new(store.clone(), Arc::new(Scripted), options))
         };
         let nodes = (1..=count).map(node).collect();
@@ -205,7 +206,7 @@ async fn clients_keep_their_places_while_there_is_no_leader() {
     let first = nodes.waits(0, "blpop queue 0").await;
     let second = nodes.waits(1, "blpop queue 0").await;
 
-    nodes.store.fail(Some(StoreFailure::Unavailable("no leader".to_owned())));
+    nodes.store.fail(Some(RedisStoreError::Unavailable("no leader".to_owned())));
     nodes.store.end_feeds();
     sleep(Duration::from_secs(3)).await;
     let mut pusher = nodes.client(1);
@@ -222,7 +223,7 @@ async fn clients_keep_their_places_while_there_is_no_leader() {
 async fn a_timeout_without_a_leader_is_no_nil() {
     let nodes = SeveralNodes::new(1);
     let waiting = nodes.waits(0, "blpop queue 3").await;
-    nodes.store.fail(Some(StoreFailure::Unavailable("no leader".to_owned())));
+    nodes.store.fail(Some(RedisStoreError::Unavailable("no leader".to_owned())));
     assert!(reply(waiting).await.starts_with("-LOADING"));
 }
 
@@ -493,7 +494,7 @@ async fn no_item_is_lost_or_given_twice() {
                     waiting[gone].abort();
                 }
                 8 if below(3) == 0 => {
-                    nodes.store.fail(Some(StoreFailure::Unavailable("no leader".to_owned())));
+                    nodes.store.fail(Some(RedisStoreError::Unavailable("no leader".to_owned())));
                     sleep(Duration::from_millis(below(400))).await;
                     nodes.store.fail(None);
                 }
@@ -663,8 +664,8 @@ async fn nothing_is_published_if_what_was_read_has_changed() {
     subscriber.call("subscribe done").await;
     let change = || {
         let key = b"redis/0/key".to_vec();
-        let write = EntryWrite::Put { key, value: b"sx".to_vec(), expiry: Expiry::None, claim: LockClaim::None };
-        EntryTxn { writes: vec![write], ..EntryTxn::default() }
+        let write = RedisWrite::Put { key, value: b"sx".to_vec(), expiry: Expiry::None, claim: LockClaim::None };
+        RedisTxn { writes: vec![write], ..RedisTxn::default() }
     };
 
     let mut publisher = nodes.client(0);

@@ -5,21 +5,21 @@ use std::time::Duration;
 use tokio::time::advance;
 
 use super::{Api, memory::Memory, words};
-use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, StoreFailure, unit::UnitOutcome};
+use crate::{Expiry, LockClaim, RedisReply, RedisStoreError, RedisTxn, RedisWrite, unit::UnitOutcome};
 
 fn lines(lines: &[&str]) -> Vec<Vec<Vec<u8>>> {
     lines.iter().map(|line| words(line)).collect()
 }
 
 /// A write of another client.
-fn intrusion(key: &str) -> EntryTxn {
-    let write = EntryWrite::Put {
+fn intrusion(key: &str) -> RedisTxn {
+    let write = RedisWrite::Put {
         key: format!("redis/0/{key}").into_bytes(),
         value: b"s100".to_vec(),
         expiry: Expiry::None,
         claim: LockClaim::None,
     };
-    EntryTxn { writes: vec![write], ..EntryTxn::default() }
+    RedisTxn { writes: vec![write], ..RedisTxn::default() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,11 +171,11 @@ async fn units_go_to_the_leader_and_reads_of_keys_do_not() {
 
     api.call("INCR n").await;
     let given = store.given();
-    let requester = api.requester();
-    let outcome = super::handle(store.clone()).run_unit(&requester, &given[0]).await;
+    let caller = api.caller();
+    let outcome = super::handle(store.clone()).run_unit(&caller, &given[0]).await;
     assert_eq!(UnitOutcome::decode(&outcome), Some(done(2)));
-    let outcome = super::handle(store).run_unit(&requester, b"?").await;
-    assert!(matches!(UnitOutcome::decode(&outcome), Some(UnitOutcome::Failed(StoreFailure::Unavailable(_)))));
+    let outcome = super::handle(store).run_unit(&caller, b"?").await;
+    assert!(matches!(UnitOutcome::decode(&outcome), Some(UnitOutcome::Failed(RedisStoreError::Unavailable(_)))));
 }
 
 fn done(number: i64) -> UnitOutcome {
@@ -227,10 +227,10 @@ async fn a_database_of_very_many_keys_is_emptied_however_long_it_takes() {
     // What has happened is not denied.
     api.store.slow_down(Duration::ZERO);
     fill();
-    api.store.fail_after(3, StoreFailure::Unavailable("no leader".to_owned()));
+    api.store.fail_after(3, RedisStoreError::Unavailable("no leader".to_owned()));
     let text = api.call("FLUSHDB").await;
     assert_eq!(text, "-ERR FLUSHDB did not end, and a part of the keys is gone: no leader; send it again|");
-    api.store.fail_after(u64::MAX / 2, StoreFailure::Unavailable(String::new()));
+    api.store.fail_after(u64::MAX / 2, RedisStoreError::Unavailable(String::new()));
     assert_ne!(api.call("DBSIZE").await, ":2000|");
 }
 
@@ -263,8 +263,8 @@ async fn a_number_of_keys_by_which_a_script_decides_is_compared() {
     assert_eq!(api.request(script("dbsize\nset done x\ndbsize")).await, ":3|");
 
     // A key that is gone is noticed as well, and so is the count of a transaction.
-    let gone = EntryWrite::Delete { key: b"redis/0/other".to_vec() };
-    api.store.intrude(EntryTxn { writes: vec![gone], ..EntryTxn::default() }, 1);
+    let gone = RedisWrite::Delete { key: b"redis/0/other".to_vec() };
+    api.store.intrude(RedisTxn { writes: vec![gone], ..RedisTxn::default() }, 1);
     let replies = api.pipeline(lines(&["MULTI", "DBSIZE", "DEL done", "DBSIZE", "EXEC"])).await;
     assert_eq!(replies.as_deref(), Ok("+OK|+QUEUED|+QUEUED|+QUEUED|*3|:2|:1|:1|"));
 

@@ -22,8 +22,8 @@ use super::{
     turns::UnitTurns,
 };
 use crate::{
-    EntryTxn, EntryWrite, Interpreter, RedisReply, RedisStore, Requester, RunApart, ScriptFailure, ScriptLimits,
-    StoreFailure,
+    Interpreter, RedisCaller, RedisReply, RedisStore, RedisStoreError, RedisTxn, RedisWrite, RunApart, ScriptFailure,
+    ScriptLimits,
     data::DatumKind,
     key::{database_end, database_start},
     signals,
@@ -130,11 +130,11 @@ impl<S: RedisStore> Engine<S> {
     }
 
     /// Compiles a script, and runs nothing.
-    pub(crate) async fn check(&self, requester: &Requester, source: &[u8]) -> Result<(), Stop> {
+    pub(crate) async fn check(&self, caller: &RedisCaller, source: &[u8]) -> Result<(), Stop> {
         let is_quick = source.len() <= QUICK_SOURCE_BYTES_MAX;
         let interpreter = Arc::clone(&self.interpreter);
         let owned = source.to_vec();
-        let checked = self.run_in_place(requester, is_quick, move || interpreter.check(&owned)).await?;
+        let checked = self.run_in_place(caller, is_quick, move || interpreter.check(&owned)).await?;
 
         match checked {
             Err(ScriptFailure::Compile(text)) => {
@@ -155,58 +155,58 @@ impl<S: RedisStore> Engine<S> {
     }
 
     /// Runs a unit where that costs least: one that only reads keys here, and any other at the leader.
-    pub(crate) async fn run(&self, requester: &Requester, unit: CommandUnit) -> UnitOutcome {
+    pub(crate) async fn run(&self, caller: &RedisCaller, unit: CommandUnit) -> UnitOutcome {
         if unit.is_read_of_keys() {
-            return self.run_here(requester, &unit).await;
+            return self.run_here(caller, &unit).await;
         }
-        let outcome = self.store.run_at_leader(requester, || unit.encode());
+        let outcome = self.store.run_at_leader(caller, || unit.encode());
 
-        match timeout_at(requester.deadline + DEADLINE_SLACK, outcome).await {
-            Ok(Ok(None)) => self.run_here(requester, &unit).await,
+        match timeout_at(caller.deadline + DEADLINE_SLACK, outcome).await {
+            Ok(Ok(None)) => self.run_here(caller, &unit).await,
             Ok(Ok(Some(outcome))) => UnitOutcome::decode(&outcome).unwrap_or_else(|| {
                 let why = "the leader's node has another version, and its answer cannot be read";
-                StoreFailure::Unknown(why.to_owned()).into()
+                RedisStoreError::Unknown(why.to_owned()).into()
             }),
             Ok(Err(failure)) => failure.into(),
-            Err(_) => StoreFailure::Unknown("the leader did not answer in time".to_owned()).into(),
+            Err(_) => RedisStoreError::Unknown("the leader did not answer in time".to_owned()).into(),
         }
     }
 
     /// Runs a unit on this node.
-    pub(crate) async fn run_here(&self, requester: &Requester, unit: &CommandUnit) -> UnitOutcome {
-        let ran = timeout_at(requester.deadline + DEADLINE_SLACK, self.try_to_commit(requester, unit)).await;
-        ran.unwrap_or_else(|_| StoreFailure::Unknown("no answer in time".to_owned()).into())
+    pub(crate) async fn run_here(&self, caller: &RedisCaller, unit: &CommandUnit) -> UnitOutcome {
+        let ran = timeout_at(caller.deadline + DEADLINE_SLACK, self.try_to_commit(caller, unit)).await;
+        ran.unwrap_or_else(|_| RedisStoreError::Unknown("no answer in time".to_owned()).into())
     }
 
-    /// Removes all keys of a database: in one transaction, or in several if they are too many for one. Each has a requester, and so a
+    /// Removes all keys of a database: in one transaction, or in several if they are too many for one. Each has a caller, and so a
     /// deadline, of its own: very many keys take longer than a command may. `has_begun` tells whether some were removed if it fails.
     pub(crate) async fn flush(
         &self,
-        requester: impl Fn() -> Requester,
+        caller: impl Fn() -> RedisCaller,
         database: u8,
         has_begun: &mut bool,
-    ) -> Result<(), StoreFailure> {
+    ) -> Result<(), RedisStoreError> {
         let mut from = database_start(database);
         let to = database_end(database);
-        let writes = vec![EntryWrite::DeleteRange { from: from.clone(), to: to.clone() }];
-        match self.store.commit(&requester(), EntryTxn { writes, ..EntryTxn::default() }).await {
+        let writes = vec![RedisWrite::DeleteRange { from: from.clone(), to: to.clone() }];
+        match self.store.commit(&caller(), RedisTxn { writes, ..RedisTxn::default() }).await {
             Ok(_) => {
                 *has_begun = true;
                 return Ok(());
             }
-            Err(StoreFailure::TooLarge(_)) => {}
+            Err(RedisStoreError::TooLarge(_)) => {}
             Err(failure) => return Err(failure),
         }
 
         loop {
-            let page = self.store.range(&requester(), from.clone(), to.clone(), FLUSHED_TOGETHER).await?;
+            let page = self.store.list(&caller(), from.clone(), to.clone(), FLUSHED_TOGETHER).await?;
             // From key to key, and not from the beginning each time: others that write meanwhile must not keep it from its end.
             if let Some((last, _)) = page.entries.last() {
                 from = [&last[..], &[0]].concat();
             }
-            let writes: Vec<_> = page.entries.into_iter().map(|(key, _)| EntryWrite::Delete { key }).collect();
+            let writes: Vec<_> = page.entries.into_iter().map(|(key, _)| RedisWrite::Delete { key }).collect();
             if !writes.is_empty() {
-                self.store.commit(&requester(), EntryTxn { writes, ..EntryTxn::default() }).await?;
+                self.store.commit(&caller(), RedisTxn { writes, ..RedisTxn::default() }).await?;
                 *has_begun = true;
             }
             if !page.more {
@@ -216,14 +216,14 @@ impl<S: RedisStore> Engine<S> {
     }
 
     /// Runs a unit until its commit finds everything as it was read.
-    async fn try_to_commit(&self, requester: &Requester, unit: &CommandUnit) -> UnitOutcome {
+    async fn try_to_commit(&self, caller: &RedisCaller, unit: &CommandUnit) -> UnitOutcome {
         let mut needs = unit.first_needs();
         // Units of this node on the same keys go one after the other. Without turns each commit would make all others run again, and of a
         // hundred contenders for one lock the last would run a hundred times.
         let _turn = if unit.may_write() {
-            let Ok(turn) = timeout_at(requester.deadline, self.turns.take(&needs.keys)).await else {
+            let Ok(turn) = timeout_at(caller.deadline, self.turns.take(&needs.keys)).await else {
                 let why = "other units on the same keys took all the time".to_owned();
-                return StoreFailure::Overloaded(why).into();
+                return RedisStoreError::Overloaded(why).into();
             };
             Some(turn)
         } else {
@@ -231,7 +231,7 @@ impl<S: RedisStore> Engine<S> {
         };
 
         for tries in 0..TRIES_MAX {
-            let ran = match self.load_and_run(requester, unit, &mut needs).await {
+            let ran = match self.load_and_run(caller, unit, &mut needs).await {
                 Ok(ran) => ran,
                 Err(outcome) => return outcome,
             };
@@ -246,7 +246,7 @@ impl<S: RedisStore> Engine<S> {
             let mut revision = 0;
             if !is_read {
                 let txn = view.into_txn(&unit.holder);
-                match messages.commit_with_first(&self.store, requester, txn).await {
+                match messages.commit_with_first(&self.store, caller, txn).await {
                     Ok(committed) if committed.succeeded => revision = committed.revision,
                     // A commit of another node, or a client of another protocol, came in between.
                     Ok(_) => {
@@ -282,7 +282,7 @@ impl<S: RedisStore> Engine<S> {
     /// Loads what a unit needs and runs it, until nothing is missing.
     async fn load_and_run(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         unit: &CommandUnit,
         needs: &mut UnitNeeds,
     ) -> Result<LoadedRun<'_>, UnitOutcome> {
@@ -293,9 +293,9 @@ impl<S: RedisStore> Engine<S> {
         let mut receivers = BTreeMap::new();
         for _ in 0..LOADS_MAX {
             if place.is_none() && !needs.ranges.is_empty() {
-                let Ok(taken) = timeout_at(requester.deadline, self.ranges.acquire()).await else {
+                let Ok(taken) = timeout_at(caller.deadline, self.ranges.acquire()).await else {
                     let why = "other commands that read many keys took all the time".to_owned();
-                    return Err(StoreFailure::Overloaded(why).into());
+                    return Err(RedisStoreError::Overloaded(why).into());
                 };
                 place = taken.ok();
             }
@@ -305,7 +305,7 @@ impl<S: RedisStore> Engine<S> {
                     receivers.insert(channel.clone(), signals::count_receivers(&self.store, channel).await?);
                 }
             }
-            let (mut loaded, is_of_one_moment) = self.load(requester, needs).await?;
+            let (mut loaded, is_of_one_moment) = self.load(caller, needs).await?;
             loaded.receivers.clone_from(&receivers);
             let is_changed = |(key, revision): &(Vec<u8>, u64)| {
                 let entry = loaded.entries.get(key).and_then(Option::as_ref);
@@ -319,7 +319,7 @@ impl<S: RedisStore> Engine<S> {
 
             let mut view = UnitView::new(Arc::new(loaded), Arc::clone(&self.cursors), moment, unit.database);
             view.watch(&unit.watched);
-            let (result, view) = self.run_calls(requester, unit, view).await;
+            let (result, view) = self.run_calls(caller, unit, view).await;
             match result {
                 // The writes may come after the count by which a script decides: only now it shows that the count has to be compared.
                 Ok(_) if view.has_uncompared_count() && view.has_effects() => {
@@ -342,23 +342,23 @@ impl<S: RedisStore> Engine<S> {
     }
 
     /// Loads entries and ranges. Returns whether all of them are of one moment.
-    async fn load(&self, requester: &Requester, needs: &UnitNeeds) -> Result<(Loaded, bool), StoreFailure> {
+    async fn load(&self, caller: &RedisCaller, needs: &UnitNeeds) -> Result<(Loaded, bool), RedisStoreError> {
         let mut loaded = Loaded { compares_counts: needs.compares_counts, ..Loaded::default() };
         let mut calls = 0;
         for range in &needs.ranges {
-            calls += self.load_range(requester, range, &mut loaded).await?;
+            calls += self.load_range(caller, range, &mut loaded).await?;
         }
         for database in &needs.counts {
             let from = database_start(*database);
             let to = database_end(*database);
-            loaded.counts.insert(*database, self.store.count(requester, from, to).await?);
+            loaded.counts.insert(*database, self.store.count(caller, from, to).await?);
             calls += 1;
         }
 
         // Commands without keys, such as PING, are answered without a leader.
         if !needs.keys.is_empty() {
             let keys: Vec<_> = needs.keys.iter().cloned().collect();
-            let found = self.store.get(requester, keys.clone()).await?;
+            let found = self.store.get(caller, keys.clone()).await?;
             loaded.now_ms = found.now_ms;
             loaded.entries = keys.into_iter().zip(found.entries.into_iter().map(|entry| entry.map(Arc::new))).collect();
             calls += 1;
@@ -369,10 +369,10 @@ impl<S: RedisStore> Engine<S> {
     /// Loads the keys of a range, in pages. Returns their number.
     async fn load_range(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         range: &RangeNeed,
         loaded: &mut Loaded,
-    ) -> Result<usize, StoreFailure> {
+    ) -> Result<usize, RedisStoreError> {
         let mut pages = 0;
         let mut from = range.from.clone();
         let mut keys = Vec::new();
@@ -380,7 +380,7 @@ impl<S: RedisStore> Engine<S> {
 
         while more && keys.len() < range.limit {
             let limit = (range.limit - keys.len()).min(PAGE_ENTRIES);
-            let page = self.store.range(requester, from, range.to.clone(), limit).await?;
+            let page = self.store.list(caller, from, range.to.clone(), limit).await?;
             // The writes of others are noticed from the first page on.
             if loaded.range_revision == 0 {
                 loaded.range_revision = page.revision;
@@ -402,7 +402,7 @@ impl<S: RedisStore> Engine<S> {
     ///
     /// Scripts run on a thread that may be busy: first in a place that all leave soon. What is not over by then begins again in one of the
     /// places for long scripts. So scripts that do not end take the time of each other, and not that of short ones.
-    async fn run_calls(&self, requester: &Requester, unit: &CommandUnit, view: UnitView) -> Ran {
+    async fn run_calls(&self, caller: &RedisCaller, unit: &CommandUnit, view: UnitView) -> Ran {
         let has_script = unit.calls.iter().any(|call| matches!(call, UnitCall::Script(_)));
         if !has_script || self.scripts_in_place {
             let mut view = view;
@@ -422,7 +422,7 @@ impl<S: RedisStore> Engine<S> {
             |call: &UnitCall| matches!(call, UnitCall::Script(script) if script.source.len() > QUICK_SOURCE_BYTES_MAX);
         if !calls.iter().any(is_long) {
             let bounds = ScriptBounds { limits: quick, is_quick: true };
-            let (result, ran) = self.run_scripts(requester, &calls, view.clone(), bounds).await;
+            let (result, ran) = self.run_scripts(caller, &calls, view.clone(), bounds).await;
             match result {
                 Ok(replies) => return (Ok(replies), ran),
                 Err(RunStop::Stopped(stop)) => return (Err(stop), ran),
@@ -431,14 +431,14 @@ impl<S: RedisStore> Engine<S> {
         }
 
         let bounds = ScriptBounds { limits, is_quick: false };
-        let (result, ran) = self.run_scripts(requester, &calls, view, bounds).await;
+        let (result, ran) = self.run_scripts(caller, &calls, view, bounds).await;
         (result.map_err(Stop::from), ran)
     }
 
     /// Runs calls on another thread once there is a place.
     async fn run_scripts(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         calls: &Arc<[UnitCall]>,
         view: UnitView,
         bounds: ScriptBounds,
@@ -451,14 +451,14 @@ impl<S: RedisStore> Engine<S> {
             let result = run_all(&calls, &mut view, &*interpreter, bounds);
             (result, view)
         };
-        let ran = self.run_in_place(requester, bounds.is_quick, run).await;
+        let ran = self.run_in_place(caller, bounds.is_quick, run).await;
         ran.unwrap_or_else(|stop| (Err(stop.into()), spare))
     }
 
     /// Runs work of the interpreter on another thread once there is a place.
     async fn run_in_place<T: Send + 'static>(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         is_quick: bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Stop> {
@@ -466,7 +466,7 @@ impl<S: RedisStore> Engine<S> {
             return Ok(work());
         }
         let places = if is_quick { &self.quick_scripts } else { &self.long_scripts };
-        let Ok(Ok(place)) = timeout_at(requester.deadline, Arc::clone(places).acquire_owned()).await else {
+        let Ok(Ok(place)) = timeout_at(caller.deadline, Arc::clone(places).acquire_owned()).await else {
             let text = "ERR Lockkeeper is overloaded, and nothing was done: other scripts took all the time";
             return Err(Stop::Over(text.to_owned()));
         };
@@ -483,7 +483,7 @@ impl<S: RedisStore> Engine<S> {
             (self.run_apart)(Box::new(work));
         }
         // What runs on is ended by its own limit of time. Its writes are only in its view.
-        match timeout_at(requester.deadline, result).await {
+        match timeout_at(caller.deadline, result).await {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(_)) => Err(Stop::Over("ERR the script ended without a result".to_owned())),
             Err(_) => Err(Stop::Over("ERR the script did not end in time, and nothing was done".to_owned())),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{EntryTxn, RedisStore, Requester, StoreFailure, TxnOutcome, signals, view::PublishedMessage};
+use crate::{RedisCaller, RedisCommitted, RedisStore, RedisStoreError, RedisTxn, signals, view::PublishedMessage};
 
 /// What a unit publishes.
 pub(super) struct UnitMessages {
@@ -29,7 +29,7 @@ impl UnitMessages {
     }
 
     /// Whether messages which had no receivers have some now.
-    pub(super) async fn are_heard_now<S: RedisStore>(&self, store: &S) -> Result<bool, StoreFailure> {
+    pub(super) async fn are_heard_now<S: RedisStore>(&self, store: &S) -> Result<bool, RedisStoreError> {
         signals::channels_with_receivers(store, self.unheard()).await.map(|channels| !channels.is_empty())
     }
 
@@ -38,26 +38,26 @@ impl UnitMessages {
     pub(super) async fn commit_with_first<S: RedisStore>(
         &mut self,
         store: &S,
-        requester: &Requester,
-        mut txn: EntryTxn,
-    ) -> Result<TxnOutcome, StoreFailure> {
+        caller: &RedisCaller,
+        mut txn: RedisTxn,
+    ) -> Result<RedisCommitted, RedisStoreError> {
         let has_writes = !txn.writes.is_empty();
         let Some(PublishedMessage { channel, text, has_receivers }) = &self.first else {
-            return store.commit(requester, txn).await;
+            return store.commit(caller, txn).await;
         };
         let alone = has_writes.then(|| txn.clone());
         txn.writes.push(signals::message_write(channel, text));
 
-        let goes_alone = |failure: &StoreFailure| match failure {
+        let goes_alone = |failure: &RedisStoreError| match failure {
             // A node of an earlier version, which leads, wants a right to channels.
-            StoreFailure::Full(_) | StoreFailure::Denied(_) => true,
+            RedisStoreError::Full(_) | RedisStoreError::Denied(_) => true,
             // With a message that had no receivers, writes must not be too many, nor must a release be refused where disks are short of
             // space: there, deletions alone are served.
-            StoreFailure::TooLarge(_) | StoreFailure::Overloaded(_) => !has_receivers,
-            StoreFailure::Unavailable(_) | StoreFailure::Unknown(_) => false,
+            RedisStoreError::TooLarge(_) | RedisStoreError::Overloaded(_) => !has_receivers,
+            RedisStoreError::Unavailable(_) | RedisStoreError::Unknown(_) => false,
         };
-        match (store.commit(requester, txn).await, alone) {
-            (Err(failure), Some(alone)) if goes_alone(&failure) => store.commit(requester, alone).await,
+        match (store.commit(caller, txn).await, alone) {
+            (Err(failure), Some(alone)) if goes_alone(&failure) => store.commit(caller, alone).await,
             (Ok(committed), _) => {
                 self.first = None;
                 Ok(committed)

@@ -12,7 +12,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use crate::{RedisReply, StoreFailure};
+use crate::{RedisReply, RedisStoreError};
 
 pub(crate) use engine::{Engine, EngineParts};
 pub(crate) use running::REPLY_BYTES_MAX;
@@ -76,11 +76,11 @@ pub(crate) enum UnitOutcome {
     /// Nothing happened, for this reason: the text of an error.
     Refused(String),
     /// The store has no result.
-    Failed(StoreFailure),
+    Failed(RedisStoreError),
 }
 
-impl From<StoreFailure> for UnitOutcome {
-    fn from(failure: StoreFailure) -> Self {
+impl From<RedisStoreError> for UnitOutcome {
+    fn from(failure: RedisStoreError) -> Self {
         Self::Failed(failure)
     }
 }
@@ -176,12 +176,12 @@ impl UnitOutcome {
             }
             Self::Failed(failure) => {
                 let (kind, text) = match failure {
-                    StoreFailure::Overloaded(text) => (3, text),
-                    StoreFailure::Denied(text) => (4, text),
-                    StoreFailure::TooLarge(text) => (5, text),
-                    StoreFailure::Full(text) => (6, text),
-                    StoreFailure::Unavailable(text) => (7, text),
-                    StoreFailure::Unknown(text) => (8, text),
+                    RedisStoreError::Overloaded(text) => (3, text),
+                    RedisStoreError::Denied(text) => (4, text),
+                    RedisStoreError::TooLarge(text) => (5, text),
+                    RedisStoreError::Full(text) => (6, text),
+                    RedisStoreError::Unavailable(text) => (7, text),
+                    RedisStoreError::Unknown(text) => (8, text),
                 };
                 out.byte(kind);
                 out.bytes(text.as_bytes());
@@ -205,12 +205,12 @@ impl UnitOutcome {
             }
             1 => Self::Abandoned,
             2 => Self::Refused(bytes.text()?),
-            3 => Self::Failed(StoreFailure::Overloaded(bytes.text()?)),
-            4 => Self::Failed(StoreFailure::Denied(bytes.text()?)),
-            5 => Self::Failed(StoreFailure::TooLarge(bytes.text()?)),
-            6 => Self::Failed(StoreFailure::Full(bytes.text()?)),
-            7 => Self::Failed(StoreFailure::Unavailable(bytes.text()?)),
-            8 => Self::Failed(StoreFailure::Unknown(bytes.text()?)),
+            3 => Self::Failed(RedisStoreError::Overloaded(bytes.text()?)),
+            4 => Self::Failed(RedisStoreError::Denied(bytes.text()?)),
+            5 => Self::Failed(RedisStoreError::TooLarge(bytes.text()?)),
+            6 => Self::Failed(RedisStoreError::Full(bytes.text()?)),
+            7 => Self::Failed(RedisStoreError::Unavailable(bytes.text()?)),
+            8 => Self::Failed(RedisStoreError::Unknown(bytes.text()?)),
             _ => return None,
         };
         bytes.is_at_end().then_some(outcome)

@@ -77,12 +77,12 @@ fn failures_keep_their_kind() {
     for outcome in [
         UnitOutcome::Abandoned,
         UnitOutcome::Refused(text()),
-        StoreFailure::Overloaded(text()).into(),
-        StoreFailure::Denied(text()).into(),
-        StoreFailure::TooLarge(text()).into(),
-        StoreFailure::Full(text()).into(),
-        StoreFailure::Unavailable(text()).into(),
-        StoreFailure::Unknown(text()).into(),
+        RedisStoreError::Overloaded(text()).into(),
+        RedisStoreError::Denied(text()).into(),
+        RedisStoreError::TooLarge(text()).into(),
+        RedisStoreError::Full(text()).into(),
+        RedisStoreError::Unavailable(text()).into(),
+        RedisStoreError::Unknown(text()).into(),
     ] {
         assert_eq!(UnitOutcome::decode(&outcome.encode()), Some(outcome));
     }

@@ -5,13 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use crate::{StoredEntry, data::DatumKind};
+use crate::{RedisEntry, data::DatumKind};
 
 /// Entries of the store, all of the same moment.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     /// Each key that was asked for, by its name in the store.
-    pub(crate) entries: BTreeMap<Vec<u8>, Option<Arc<StoredEntry>>>,
+    pub(crate) entries: BTreeMap<Vec<u8>, Option<Arc<RedisEntry>>>,
     /// Each part of a range that was asked for.
     pub(crate) ranges: BTreeMap<RangeNeed, LoadedRange>,
     /// Number of keys of databases.

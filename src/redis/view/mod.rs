@@ -18,7 +18,7 @@ use std::{
 use lockkeeper_planted::Planted;
 
 use crate::{
-    EntryCondition, EntryTxn, EntryWrite,
+    RedisCondition, RedisTxn, RedisWrite,
     data::{Datum, DatumKind, Structure},
     key::{WAITED_BYTES_MAX, database_end, database_start, prefix_end, store_key},
 };
@@ -513,12 +513,12 @@ impl UnitView {
     }
 
     /// Takes all that the view has written as one transaction. `holder` is the text that is shown for locks that it makes.
-    pub(crate) fn into_txn(mut self, holder: &str) -> EntryTxn {
-        let mut txn = EntryTxn::default();
+    pub(crate) fn into_txn(mut self, holder: &str) -> RedisTxn {
+        let mut txn = RedisTxn::default();
         for database in self.flushed {
             let from = database_start(database);
             let to = database_end(database);
-            txn.writes.push(EntryWrite::DeleteRange { from, to });
+            txn.writes.push(RedisWrite::DeleteRange { from, to });
         }
 
         for (key, slot) in self.slots {
@@ -528,11 +528,11 @@ impl UnitView {
             txn.writes.extend(slot.into_writes(key, holder));
         }
 
-        let unwritten = |(from, to, revision)| EntryCondition::RangeUnwritten { from, to, revision };
-        let modified = |(key, revision)| EntryCondition::Modified { key, revision };
+        let unwritten = |(from, to, revision)| RedisCondition::RangeUnwritten { from, to, revision };
+        let modified = |(key, revision)| RedisCondition::Modified { key, revision };
         if Planted::ReadKeysNotCompared.is_on() {
             let is_written = |key: &Vec<u8>| {
-                txn.writes.iter().any(|write| matches!(write, EntryWrite::Put { key: written, .. } if written == key))
+                txn.writes.iter().any(|write| matches!(write, RedisWrite::Put { key: written, .. } if written == key))
             };
             self.seen.retain(|(key, _)| is_written(key));
             self.ranges_read.clear();

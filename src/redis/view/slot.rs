@@ -6,7 +6,7 @@ use lockkeeper_planted::Planted;
 
 use super::Stop;
 use crate::{
-    EntryWrite, Expiry, LockClaim, StoredEntry,
+    Expiry, LockClaim, RedisEntry, RedisWrite,
     data::{Datum, DatumKind, text_in_entry},
     key::lock_name,
 };
@@ -33,7 +33,7 @@ pub(crate) enum LockToken {
 #[derive(Clone, Debug)]
 pub(super) struct KeySlot {
     /// What the store has.
-    stored: Option<Arc<StoredEntry>>,
+    stored: Option<Arc<RedisEntry>>,
     /// The value now.
     current: SlotValue,
     /// The deadline now, in the words of a write.
@@ -74,7 +74,7 @@ pub(super) enum SlotChange {
 
 impl KeySlot {
     /// Makes the slot of a key as it is stored.
-    pub(super) fn new(stored: Option<Arc<StoredEntry>>) -> Self {
+    pub(super) fn new(stored: Option<Arc<RedisEntry>>) -> Self {
         let current = if stored.is_some() { SlotValue::Stored } else { SlotValue::Absent };
         Self {
             stored,
@@ -217,11 +217,11 @@ impl KeySlot {
     }
 
     /// The writes that make the store as this key is now, if it differs.
-    pub(super) fn into_writes(self, key: Vec<u8>, holder: &str) -> Vec<EntryWrite> {
+    pub(super) fn into_writes(self, key: Vec<u8>, holder: &str) -> Vec<RedisWrite> {
         match self.change {
             SlotChange::None => Vec::new(),
-            SlotChange::Delete => vec![EntryWrite::Delete { key }],
-            SlotChange::Expire => vec![EntryWrite::Expire { key, expiry: self.expiry }],
+            SlotChange::Delete => vec![RedisWrite::Delete { key }],
+            SlotChange::Expire => vec![RedisWrite::Expire { key, expiry: self.expiry }],
             SlotChange::Put => {
                 let SlotValue::Known(datum) = &self.current else { return Vec::new() };
                 let value = datum.encode();
@@ -232,11 +232,11 @@ impl KeySlot {
                 if begins_anew && !Planted::RedisHandOverKeepsToken.is_on() {
                     let expiry = self.expiry();
                     return vec![
-                        EntryWrite::Delete { key: key.clone() },
-                        EntryWrite::Put { key, value, expiry, claim },
+                        RedisWrite::Delete { key: key.clone() },
+                        RedisWrite::Put { key, value, expiry, claim },
                     ];
                 }
-                vec![EntryWrite::Put { key, value, expiry: self.expiry, claim }]
+                vec![RedisWrite::Put { key, value, expiry: self.expiry, claim }]
             }
         }
     }

@@ -1,6 +1,6 @@
 //! DynamoDB's API on this node: its store is the cluster's keyspace.
 //!
-//! `lockkeeper-dynamodb` speaks the protocol. This file has the listener, the identity of its callers, and [`Keyspace`], its store.
+//! `lockkeeper-dynamodb` speaks the protocol. This file has the listener, the identity of its callers, and [`DynamoKeyspace`], its store.
 //!
 //! **A lease is a session of its own for one entry**, opened by the transaction that grants it, and closed with the entry.
 //!
@@ -14,7 +14,10 @@
 
 use std::{collections::BTreeMap, fmt, fs, future::Future, path::Path, sync::Arc};
 
-use lockkeeper_dynamodb as dynamodb;
+use lockkeeper_dynamodb::{
+    AtEnd, DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoOptions, DynamoPage, DynamoStore,
+    DynamoStoreError, DynamoTxn, DynamoWrite, Secrets,
+};
 use tokio_util::sync::CancellationToken;
 
 use lockkeeper_config::DynamodbConfig;
@@ -61,18 +64,18 @@ pub(crate) fn serve<L: Listen>(
     #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
     let seed = random.bits() as u64;
 
-    let options = dynamodb::DynamoOptions {
+    let options = DynamoOptions {
         secrets: secrets.clone(),
         connections_max,
-        ..dynamodb::DynamoOptions::new(move || clock.wall_ms(), seed)
+        ..DynamoOptions::new(move || clock.wall_ms(), seed)
     };
 
-    let store = Keyspace { client: KeyspaceClient::new(service), random, proven: secrets.is_some() };
-    Ok(dynamodb::serve(HttpPort { listener, acceptor }, store, options, stopping))
+    let store = DynamoKeyspace { client: KeyspaceClient::new(service), random, proven: secrets.is_some() };
+    Ok(lockkeeper_dynamodb::serve(HttpPort { listener, acceptor }, store, options, stopping))
 }
 
 /// Reads the access keys and their secrets: two words on each line. Blocks for a short time.
-fn secrets(file: &Path) -> Result<dynamodb::Secrets, String> {
+fn secrets(file: &Path) -> Result<Secrets, String> {
     let problem = |what: &dyn std::fmt::Display| format!("dynamodb.secrets: {}: {what}", file.display());
     let text = fs::read_to_string(file).map_err(|error| problem(&error))?;
 
@@ -94,38 +97,38 @@ fn secrets(file: &Path) -> Result<dynamodb::Secrets, String> {
             return Err(problem(&format!("line {number}: the access key {key} is there twice: remove one")));
         }
     }
-    Ok(dynamodb::Secrets::new(pairs))
+    Ok(Secrets::new(pairs))
 }
 
 /// The cluster's keyspace, as an adapter sees it.
 #[derive(Clone)]
-struct Keyspace {
+struct DynamoKeyspace {
     client: KeyspaceClient,
     random: Arc<dyn Random>,
     /// Whether signatures are checked. Only then is an access key an identity.
     proven: bool,
 }
 
-impl dynamodb::Store for Keyspace {
+impl DynamoStore for DynamoKeyspace {
     async fn get(
         &self,
-        caller: &dynamodb::DynamoCaller,
+        caller: &DynamoCaller,
         keys: Vec<Vec<u8>>,
-    ) -> Result<Vec<Option<dynamodb::ItemEntry>>, dynamodb::DynamoStoreError> {
+    ) -> Result<Vec<Option<DynamoEntry>>, DynamoStoreError> {
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let caller = self.caller(caller);
-        let entries = read_entries(&keys, |request| self.client.call(&caller, request)).await?;
-        Ok(entries.iter().map(|entry| entry.as_deref().map(shown)).collect())
+        let service_caller = self.service_caller(caller);
+        let entries = read_entries(&keys, |request| self.client.call(&service_caller, request)).await?;
+        Ok(entries.iter().map(|entry| entry.as_deref().map(stored)).collect())
     }
 
-    async fn range(
+    async fn list(
         &self,
-        caller: &dynamodb::DynamoCaller,
+        caller: &DynamoCaller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
         backwards: bool,
-    ) -> Result<dynamodb::StoredPage, dynamodb::DynamoStoreError> {
+    ) -> Result<DynamoPage, DynamoStoreError> {
         let from = if from.is_empty() { None } else { Some(key(&from)?) };
         let to = to.map(|to| key(&to)).transpose()?;
         let request = ListEntries {
@@ -137,18 +140,14 @@ impl dynamodb::Store for Keyspace {
             on_time: false,
         };
 
-        let page = self.client.call(&self.caller(caller), request).await;
+        let page = self.client.call(&self.service_caller(caller), request).await;
         let page = page.map_err(|error| failed(&error))?;
 
-        let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), shown(entry))).collect();
-        Ok(dynamodb::StoredPage { entries, more: page.more })
+        let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), stored(entry))).collect();
+        Ok(DynamoPage { entries, more: page.more })
     }
 
-    async fn commit(
-        &self,
-        caller: &dynamodb::DynamoCaller,
-        txn: dynamodb::StoreTxn,
-    ) -> Result<dynamodb::CommitResult, dynamodb::DynamoStoreError> {
+    async fn commit(&self, caller: &DynamoCaller, txn: DynamoTxn) -> Result<DynamoCommitted, DynamoStoreError> {
         let has_temporaries = self.client.service().replica().versions().cluster() >= Version::CHILDREN;
         let mut plan = Plan { has_temporaries, ..Plan::default() };
         for (bytes, modified) in &txn.expected {
@@ -162,14 +161,14 @@ impl dynamodb::Store for Keyspace {
         let Plan { compares, operations, has_temporaries: _ } = plan;
         let txn = Txn::new(compares, operations, Vec::new()).map_err(too_large)?;
 
-        let committed = self.client.call(&self.caller(caller), txn).await.map_err(|error| failed(&error))?;
-        Ok(dynamodb::CommitResult { succeeded: committed.succeeded, revision: committed.revision.0 })
+        let committed = self.client.call(&self.service_caller(caller), txn).await.map_err(|error| failed(&error))?;
+        Ok(DynamoCommitted { succeeded: committed.succeeded, revision: committed.revision.0 })
     }
 }
 
-impl Keyspace {
-    fn caller(&self, caller: &dynamodb::DynamoCaller) -> Caller {
-        if caller.is_endpoint {
+impl DynamoKeyspace {
+    fn service_caller(&self, caller: &DynamoCaller) -> Caller {
+        if caller.is_port {
             // This node's own work asks as a member does.
             let deadline = Some(Deadline::at(caller.deadline));
             return Caller { deadline, ..this_node() };
@@ -186,7 +185,7 @@ impl Keyspace {
 async fn read_entries<F>(
     keys: &[Key],
     mut read: impl FnMut(GetEntries) -> F,
-) -> Result<Vec<Option<Arc<Entry>>>, dynamodb::DynamoStoreError>
+) -> Result<Vec<Option<Arc<Entry>>>, DynamoStoreError>
 where
     F: Future<Output = Result<EntriesFound, Error>>,
 {
@@ -198,7 +197,7 @@ where
         }
     }
 
-    Err(dynamodb::DynamoStoreError::Overloaded(
+    Err(DynamoStoreError::Overloaded(
         "the history of the keyspace was forgotten faster than the items were read: name fewer of them".to_owned(),
     ))
 }
@@ -207,7 +206,7 @@ where
 async fn read_pages<F>(
     mut keys: &[Key],
     mut read: impl FnMut(GetEntries) -> F,
-) -> Result<Option<Vec<Option<Arc<Entry>>>>, dynamodb::DynamoStoreError>
+) -> Result<Option<Vec<Option<Arc<Entry>>>>, DynamoStoreError>
 where
     F: Future<Output = Result<EntriesFound, Error>>,
 {
@@ -250,39 +249,39 @@ impl Plan {
         self.compares.push(Compare { key, up_to: None, relation, operand });
     }
 
-    fn write(&mut self, write: &dynamodb::Write, id: impl Fn() -> SessionId) -> Result<(), dynamodb::DynamoStoreError> {
+    fn write(&mut self, write: &DynamoWrite, id: impl Fn() -> SessionId) -> Result<(), DynamoStoreError> {
         let (bytes, value, lease) = match write {
-            dynamodb::Write::Delete { key: bytes } => {
+            DynamoWrite::Delete { key: bytes } => {
                 self.operations.push(TxnOperation::Delete(key(bytes)?));
                 return Ok(());
             }
-            dynamodb::Write::Put { key, value, lease } => (key, value, lease),
+            DynamoWrite::Put { key, value, lease } => (key, value, lease),
         };
         let key = key(bytes)?;
         let value = Value::new(value).map_err(too_large)?;
 
         let (lease, claims) = match lease {
-            dynamodb::Lease::None => (PutLease::None, None),
-            dynamodb::Lease::Keep => (PutLease::Kept, None),
-            dynamodb::Lease::Renew => {
+            DynamoLease::None => (PutLease::None, None),
+            DynamoLease::Kept => (PutLease::Kept, None),
+            DynamoLease::Renewed => {
                 // The entry must have a lease to renew.
                 self.compare(key.clone(), Relation::NotEqual, Operand::Lease(None));
                 (PutLease::Renewed, None)
             }
-            dynamodb::Lease::Grant { lock, owner, ttl_ms, at_end } => {
+            DynamoLease::Granted { lock, owner, ttl_ms, at_end } => {
                 let at_end = match at_end {
-                    dynamodb::AtEnd::Expire => AtLeaseEnd::Keep,
-                    dynamodb::AtEnd::Delete => AtLeaseEnd::Delete,
+                    AtEnd::Expire => AtLeaseEnd::Keep,
+                    AtEnd::Delete => AtLeaseEnd::Delete,
                 };
                 let session = self.open(id(), owner, *ttl_ms)?;
                 let lock = lock.as_deref().map(LockName::new).transpose().map_err(too_large)?;
                 (PutLease::Given(Lease { session, at_end }), lock.map(PutClaim::from))
             }
-            dynamodb::Lease::Memory { ttl_ms, .. } if self.has_temporaries => {
+            DynamoLease::Memory { ttl_ms, .. } if self.has_temporaries => {
                 let lifetime = Lifetime::from_millis((*ttl_ms).clamp(1, LIFETIME_MS_MAX)).map_err(too_large)?;
                 (PutLease::Temporary(lifetime), None)
             }
-            dynamodb::Lease::Memory { owner, ttl_ms } => {
+            DynamoLease::Memory { owner, ttl_ms } => {
                 let session = self.open(id(), owner, *ttl_ms)?;
                 (PutLease::Given(Lease { session, at_end: AtLeaseEnd::Delete }), None)
             }
@@ -292,7 +291,7 @@ impl Plan {
     }
 
     /// Opens a session for one entry, and returns it.
-    fn open(&mut self, session: SessionId, owner: &str, ttl_ms: u64) -> Result<SessionId, dynamodb::DynamoStoreError> {
+    fn open(&mut self, session: SessionId, owner: &str, ttl_ms: u64) -> Result<SessionId, DynamoStoreError> {
         let ttl_ms = u32::try_from(ttl_ms.max(u64::from(TTL_MS_MIN))).unwrap_or(u32::MAX);
         let ttl = Ttl::from_millis(ttl_ms).map_err(too_large)?;
         let label = Label::new(&shortened(owner)).map_err(too_large)?;
@@ -301,17 +300,17 @@ impl Plan {
     }
 }
 
-fn key(bytes: &[u8]) -> Result<Key, dynamodb::DynamoStoreError> {
+fn key(bytes: &[u8]) -> Result<Key, DynamoStoreError> {
     Key::new(bytes).map_err(too_large)
 }
 
-fn too_large(invalid: impl fmt::Display) -> dynamodb::DynamoStoreError {
-    dynamodb::DynamoStoreError::TooLarge(invalid.to_string())
+fn too_large(invalid: impl fmt::Display) -> DynamoStoreError {
+    DynamoStoreError::TooLarge(invalid.to_string())
 }
 
-fn shown(entry: &Entry) -> dynamodb::ItemEntry {
+fn stored(entry: &Entry) -> DynamoEntry {
     let Entry { created, modified, version, lease, is_expired, is_revoked, value, .. } = entry;
-    dynamodb::ItemEntry {
+    DynamoEntry {
         created: created.0,
         modified: modified.0,
         version: *version,
@@ -331,8 +330,8 @@ fn shortened(owner: &str) -> String {
     label
 }
 
-fn failed(error: &Error) -> dynamodb::DynamoStoreError {
-    use dynamodb::DynamoStoreError::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
+fn failed(error: &Error) -> DynamoStoreError {
+    use DynamoStoreError::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
     let is_memory_full =
         error.reason == FailureReason::LimitReached && error.about("limit") == Some("temporary_entries");
 
@@ -362,9 +361,9 @@ mod tests {
         let mut plan = Plan::default();
         for number in 0..100_u8 {
             plan.compare(key(&[number]).expect("a key"), Relation::Equal, Operand::Modified(Revision(0)));
-            let at_end = dynamodb::AtEnd::Expire;
-            let lease = dynamodb::Lease::Grant { lock: None, owner: "ann".to_owned(), ttl_ms: 1, at_end };
-            let write = dynamodb::Write::Put { key: vec![number], value: Vec::new(), lease };
+            let at_end = AtEnd::Expire;
+            let lease = DynamoLease::Granted { lock: None, owner: "ann".to_owned(), ttl_ms: 1, at_end };
+            let write = DynamoWrite::Put { key: vec![number], value: Vec::new(), lease };
             plan.write(&write, || SessionId(number.into())).expect("in bounds");
         }
         let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
@@ -375,12 +374,10 @@ mod tests {
     /// Under pressure, what asks for more is refused, and nothing else.
     #[test]
     fn heartbeats_and_releases_ask_for_nothing_more() {
-        use dynamodb::{AtEnd, Lease, Write};
-
         for has_temporaries in [false, true] {
             let mut machine = Machine::default();
             let mut last_session = 0;
-            let mut commit = |writes: Vec<Write>| {
+            let mut commit = |writes: Vec<DynamoWrite>| {
                 let mut plan = Plan { has_temporaries, ..Plan::default() };
                 for write in &writes {
                     last_session += 1;
@@ -392,19 +389,19 @@ mod tests {
                 assert!(matches!(reply, Reply::Committed(Committed { succeeded: true, .. })), "{reply:?}");
                 asks
             };
-            let put = |key: u8, bytes: usize, lease| Write::Put { key: vec![key], value: vec![7; bytes], lease };
+            let put = |key: u8, bytes: usize, lease| DynamoWrite::Put { key: vec![key], value: vec![7; bytes], lease };
             let grant = |lock: Option<&str>, at_end| {
                 let lock = lock.map(str::to_owned);
-                Lease::Grant { lock, owner: "ann".to_owned(), ttl_ms: 1000, at_end }
+                DynamoLease::Granted { lock, owner: "ann".to_owned(), ttl_ms: 1000, at_end }
             };
             let acquired = || grant(Some("dynamodb/t/k"), AtEnd::Expire);
-            let answer = |key| put(key, 200, Lease::Memory { owner: "ann".to_owned(), ttl_ms: 1000 });
+            let answer = |key| put(key, 200, DynamoLease::Memory { owner: "ann".to_owned(), ttl_ms: 1000 });
 
             assert!(commit(vec![put(1, 100, acquired())]));
-            assert!(!commit(vec![put(1, 120, Lease::Renew)]), "a heartbeat");
-            assert!(!commit(vec![put(1, 120, Lease::Renew), answer(2)]), "one that keeps its answer");
-            assert!(!commit(vec![put(1, 140, Lease::None)]), "a release");
-            assert!(commit(vec![put(1, 140, Lease::None)]), "a write of what is free");
+            assert!(!commit(vec![put(1, 120, DynamoLease::Renewed)]), "a heartbeat");
+            assert!(!commit(vec![put(1, 120, DynamoLease::Renewed), answer(2)]), "one that keeps its answer");
+            assert!(!commit(vec![put(1, 140, DynamoLease::None)]), "a release");
+            assert!(commit(vec![put(1, 140, DynamoLease::None)]), "a write of what is free");
             assert!(commit(vec![put(1, 100, acquired())]));
             assert!(!commit(vec![Write::Delete { key: vec![1] }, answer(3)]), "a release that keeps its answer");
             assert!(commit(vec![Write::Delete { key: vec![1] }, answer(4)]), "it deletes nothing");
@@ -420,8 +417,8 @@ mod tests {
         let commit = |machine: &mut Machine, number: u8, has_temporaries| {
             let mut plan = Plan { has_temporaries, ..Plan::default() };
             plan.compare(key(&[number]).expect("a key"), Relation::Equal, Operand::Modified(Revision(0)));
-            let lease = dynamodb::Lease::Memory { owner: "ann".to_owned(), ttl_ms: 120_000 };
-            let write = dynamodb::Write::Put { key: vec![number], value: vec![number; 9], lease };
+            let lease = DynamoLease::Memory { owner: "ann".to_owned(), ttl_ms: 120_000 };
+            let write = DynamoWrite::Put { key: vec![number], value: vec![number; 9], lease };
             plan.write(&write, || SessionId(number.into())).expect("in bounds");
             let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
             let reply = machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
@@ -436,7 +433,7 @@ mod tests {
         let answer = |machine: &Machine, number: u8| machine.entry(&key(&[number]).expect("a key"));
         for number in 0..100 {
             let kept = answer(&machine, number).expect("it is kept");
-            assert_eq!(shown(&kept).value, [number; 9]);
+            assert_eq!(stored(&kept).value, [number; 9]);
         }
         let late = Time { stamp: lockkeeper_machine::Stamp(120_000), ..Time::default() };
         machine.apply(late, Command::Tick, &mut Vec::new());
@@ -483,7 +480,7 @@ mod tests {
     }
 
     /// The first byte of each of five items, which are read in pages of two while others write all of them after each page.
-    async fn read_beside_writers(forgets_until: usize) -> (Result<Vec<u8>, dynamodb::DynamoStoreError>, usize) {
+    async fn read_beside_writers(forgets_until: usize) -> (Result<Vec<u8>, DynamoStoreError>, usize) {
         let mut table = PagedTable { machine: Machine::default(), forgets: true, reads: 0 };
         table.put_all(0);
         let keys: Vec<_> = (0..5).map(item).collect();
@@ -508,7 +505,7 @@ mod tests {
         assert_eq!(reads, 4);
 
         let (values, reads) = read_beside_writers(usize::MAX).await;
-        assert!(matches!(values, Err(dynamodb::DynamoStoreError::Overloaded(_))), "{values:?}");
+        assert!(matches!(values, Err(DynamoStoreError::Overloaded(_))), "{values:?}");
         assert_eq!(reads, READS_MAX);
     }
 

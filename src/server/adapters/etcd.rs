@@ -1,7 +1,7 @@
 //! etcd's API on this node: its store is the cluster's keyspace.
 //!
-//! `lockkeeper-etcd` speaks the protocol. This file has the identity of its callers, [`Keyspace`], its store, and the keys by which members
-//! tell each other where their clients reach them.
+//! `lockkeeper-etcd` speaks the protocol. This file has the identity of its callers, [`EtcdKeyspace`], its store, and the keys by which
+//! members tell each other where their clients reach them.
 //!
 //! **Callers.** The identity comes from the token in the metadata `token`, as etcd's clients send it, or in `authorization`; otherwise from
 //! the certificate of the connection. A token is one of the node's tokens, and is also the password of its identity's name.
@@ -27,7 +27,8 @@ use tokio_util::sync::CancellationToken;
 use lockkeeper_config::Config;
 use lockkeeper_environment::Random;
 use lockkeeper_etcd::{
-    EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched,
+    EtcdFacts, EtcdFound, EtcdMember, EtcdPage, EtcdSession, EtcdStore, EtcdStoreError, KeptAlive, NodeCondition,
+    WatchedEvents,
 };
 use lockkeeper_machine::{
     Committed, Compare, Key, KeyRange, Label, Operand, Put, PutLease, Relation, Revision, Select, Selected, SessionId,
@@ -62,13 +63,13 @@ const BEARER: &str = "Bearer ";
 
 /// The cluster's keyspace, as an adapter sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Keyspace {
+pub(crate) struct EtcdKeyspace {
     client: KeyspaceClient,
     cluster_id: u64,
     random: Arc<dyn Random>,
     /// The URL at which clients reach this node.
     url: Arc<str>,
-    /// Whether the keyspace has a revision: see [`Keyspace::begun`].
+    /// Whether the keyspace has a revision: see [`EtcdKeyspace::begun`].
     has_begun: Arc<AtomicBool>,
 }
 
@@ -89,7 +90,7 @@ pub(super) fn reachable(address: &str, own: &str) -> String {
     }
 }
 
-impl Keyspace {
+impl EtcdKeyspace {
     /// Makes a store. `url` is where clients reach this node.
     pub(crate) fn new(service: Service, cluster_id: &str, random: Arc<dyn Random>, url: &str) -> Self {
         let client = KeyspaceClient::new(service);
@@ -108,8 +109,8 @@ impl Keyspace {
         stopping.cancelled().await;
     }
 
-    async fn write_address(&self) -> Result<(), StoreError> {
-        let invalid = |what: &dyn std::fmt::Display| StoreError::Other(what.to_string());
+    async fn write_address(&self) -> Result<(), EtcdStoreError> {
+        let invalid = |what: &dyn std::fmt::Display| EtcdStoreError::Other(what.to_string());
         let key = address_key(self.client.service().replica().node_id())?;
         let value = Value::new(self.url.as_bytes()).map_err(|error| invalid(&error))?;
 
@@ -126,7 +127,7 @@ impl Keyspace {
     ///
     /// etcd's store is at revision 1 before its first write, and its recipes rely on it: a contender asks for the keys that were created
     /// before its own, at its revision less one, and 0 there asks for all. With revision 1, it would wait for its own key for ever.
-    async fn begun(&self) -> Result<(), StoreError> {
+    async fn begun(&self) -> Result<(), EtcdStoreError> {
         if self.has_begun.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -141,7 +142,7 @@ impl Keyspace {
     }
 
     /// Answers a request. Waits for a leader while none is known.
-    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
+    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, EtcdStoreError> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let caller = Caller { deadline: Some(Deadline::at(deadline)), ..caller.clone() };
 
@@ -150,21 +151,21 @@ impl Keyspace {
     }
 }
 
-impl Store for Keyspace {
+impl EtcdStore for EtcdKeyspace {
     type Caller = Caller;
 
-    fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Caller, StoreError> {
+    fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Caller, EtcdStoreError> {
         let access = self.client.service().access();
         let remote = extensions.get::<Remote>();
         let (identity, token, is_of_earlier) = match token(headers) {
             Some(token) => {
-                let (identity, token) = access.token(token).map_err(|_| StoreError::UnknownToken)?;
+                let (identity, token) = access.token(token).map_err(|_| EtcdStoreError::UnknownToken)?;
                 (Some(identity), Some(token), false)
             }
             None => {
                 let subject = remote.and_then(|remote| remote.subject.as_deref());
                 // The message says which certificate is wanted; etcd's own errors of this kind say nothing.
-                let refused = |error: Error| StoreError::Other(error.message.to_string());
+                let refused = |error: Error| EtcdStoreError::Other(error.message.to_string());
                 let (identity, is_of_earlier) = access.certificate_identity(subject).map_err(refused)?;
                 (identity, None, is_of_earlier)
             }
@@ -181,10 +182,10 @@ impl Store for Keyspace {
         Ok(caller)
     }
 
-    fn authenticate(&self, name: &str, password: &str) -> Result<Option<String>, StoreError> {
+    fn authenticate(&self, name: &str, password: &str) -> Result<Option<String>, EtcdStoreError> {
         let access = self.client.service().access();
         if !access.has_tokens() {
-            return Err(StoreError::Anonymous);
+            return Err(EtcdStoreError::Anonymous);
         }
         let known = access.token(password).ok().filter(|(identity, _)| identity.as_str() == name);
         Ok(known.map(|_| password.to_owned()))
@@ -194,11 +195,11 @@ impl Store for Keyspace {
         !self.client.service().access().serves_anonymous()
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> EtcdFacts {
         let replica = self.client.service().replica();
         let term = replica.raft().metrics().borrow_watched().current_term;
         let revision = replica.table().notified_revision();
-        Facts { cluster_id: self.cluster_id, member_id: replica.node_id(), term, revision }
+        EtcdFacts { cluster_id: self.cluster_id, member_id: replica.node_id(), term, revision }
     }
 
     fn leader(&self) -> Option<u64> {
@@ -218,7 +219,7 @@ impl Store for Keyspace {
         NodeCondition { index, applied, table_bytes, is_learner }
     }
 
-    async fn members(&self, _caller: &Caller) -> Result<Vec<EtcdMember>, StoreError> {
+    async fn members(&self, _caller: &Caller) -> Result<Vec<EtcdMember>, EtcdStoreError> {
         let replica = self.client.service().replica();
         let metrics = replica.raft().metrics().borrow_watched().membership_config.membership().clone();
         let voters: Vec<u64> = metrics.voter_ids().collect();
@@ -245,8 +246,13 @@ impl Store for Keyspace {
         Ok(members)
     }
 
-    async fn get(&self, caller: &Caller, mut keys: Vec<Key>, at: Option<Revision>) -> Result<Found, StoreError> {
-        let mut found = Found::default();
+    async fn get(
+        &self,
+        caller: &Caller,
+        mut keys: Vec<Key>,
+        at: Option<Revision>,
+    ) -> Result<EtcdFound, EtcdStoreError> {
+        let mut found = EtcdFound::default();
 
         let mut at = at;
         loop {
@@ -272,10 +278,10 @@ impl Store for Keyspace {
         range: KeyRange,
         limit: usize,
         at: Option<Revision>,
-    ) -> Result<RangePage, StoreError> {
+    ) -> Result<EtcdPage, EtcdStoreError> {
         let request = ListEntries { range, backwards: false, page_size: limit, at, leased_by: None, on_time: false };
         let page = self.call(caller, request).await?;
-        Ok(RangePage { entries: page.entries, more: page.more, revision: page.revision })
+        Ok(EtcdPage { entries: page.entries, more: page.more, revision: page.revision })
     }
 
     async fn select(
@@ -283,26 +289,26 @@ impl Store for Keyspace {
         caller: &Caller,
         select: Select,
         at: Option<Revision>,
-    ) -> Result<(Selected, Revision), StoreError> {
+    ) -> Result<(Selected, Revision), EtcdStoreError> {
         let found = self.call(caller, SelectEntries { select, at, stale: false, on_time: false }).await?;
         Ok((found.selected, found.revision))
     }
 
-    async fn select_from_copy(&self, caller: &Caller, select: Select) -> Result<(Selected, Revision), StoreError> {
+    async fn select_from_copy(&self, caller: &Caller, select: Select) -> Result<(Selected, Revision), EtcdStoreError> {
         let found = self.call(caller, SelectEntries { select, at: None, stale: true, on_time: false }).await?;
         Ok((found.selected, found.revision))
     }
 
-    async fn commit(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, caller: &Caller, txn: Txn) -> Result<Committed, EtcdStoreError> {
         self.begun().await?;
         self.call(caller, txn).await
     }
 
-    async fn withdraw(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+    async fn withdraw(&self, caller: &Caller, txn: Txn) -> Result<Committed, EtcdStoreError> {
         self.call(&Caller { is_withdrawal: true, ..caller.clone() }, txn).await
     }
 
-    async fn compact(&self, caller: &Caller, revision: Revision) -> Result<(), StoreError> {
+    async fn compact(&self, caller: &Caller, revision: Revision) -> Result<(), EtcdStoreError> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let EntriesCompacted { revision } = self.call(caller, CompactEntries { revision }).await?;
 
@@ -310,7 +316,7 @@ impl Store for Keyspace {
         let history = self.client.service().replica().table().history_of_entries();
         while history.borrow().compacted() < revision {
             if Instant::now() >= deadline {
-                return Err(StoreError::TimedOut);
+                return Err(EtcdStoreError::TimedOut);
             }
             // A compaction wakes nobody, so poll.
             sleep(COPY_PAUSE).await;
@@ -325,37 +331,47 @@ impl Store for Keyspace {
         bits
     }
 
-    async fn open(&self, caller: &Caller, session: SessionId, ttl: Ttl) -> Result<(), StoreError> {
+    async fn open(&self, caller: &Caller, session: SessionId, ttl: Ttl) -> Result<(), EtcdStoreError> {
         // A repeated request opens the session again. Its label, which people see, tells this grant from others of the same id.
         let lease = session.0 & u128::from(u64::MAX);
-        let grant = Store::random(self) >> 32;
+        let grant = EtcdStore::random(self) >> 32;
         let label = format!("etcd lease {lease:x}, grant {grant:08x}");
-        let label = Label::new(&label).map_err(|invalid| StoreError::Other(invalid.to_string()))?;
+        let label = Label::new(&label).map_err(|invalid| EtcdStoreError::Other(invalid.to_string()))?;
 
         match self.call(caller, OpenSession { session: Some(session), ttl, label }).await {
             // A session of this id ended not long ago.
-            Err(StoreError::SessionEnded) => Err(StoreError::SessionExists),
+            Err(EtcdStoreError::SessionEnded) => Err(EtcdStoreError::SessionExists),
             opened => opened.map(drop),
         }
     }
 
-    async fn close(&self, caller: &Caller, session: SessionId) -> Result<(), StoreError> {
+    async fn close(&self, caller: &Caller, session: SessionId) -> Result<(), EtcdStoreError> {
         // Closing a session that does not exist succeeds in the machine, but etcd's clients get an error.
         if self.session(caller, session, false).await?.is_none() {
-            return Err(StoreError::SessionEnded);
+            return Err(EtcdStoreError::SessionEnded);
         }
         self.call(caller, CloseSession { session, reason: None }).await.map(drop)
     }
 
-    async fn session(&self, caller: &Caller, session: SessionId, keys: bool) -> Result<Option<Session>, StoreError> {
+    async fn session(
+        &self,
+        caller: &Caller,
+        session: SessionId,
+        keys: bool,
+    ) -> Result<Option<EtcdSession>, EtcdStoreError> {
         let after = session.0.checked_sub(1).map(SessionId);
         let page = self.call(caller, ListSessions { after, page_size: 1, stale: false }).await?;
         let Some(view) = page.sessions.into_iter().find(|view| view.session == session) else { return Ok(None) };
         let keys = if keys { self.keys_of(session).await? } else { Vec::new() };
-        Ok(Some(Session { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
+        Ok(Some(EtcdSession { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
     }
 
-    async fn sessions(&self, caller: &Caller, first: SessionId, last: SessionId) -> Result<Vec<SessionId>, StoreError> {
+    async fn sessions(
+        &self,
+        caller: &Caller,
+        first: SessionId,
+        last: SessionId,
+    ) -> Result<Vec<SessionId>, EtcdStoreError> {
         let mut after = first.0.checked_sub(1).map(SessionId);
 
         let mut all = Vec::new();
@@ -380,7 +396,7 @@ impl Store for Keyspace {
         &self,
         caller: &Caller,
         renewals: BoxStream<'static, SessionId>,
-    ) -> Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError> {
+    ) -> Result<BoxStream<'static, Result<KeptAlive, EtcdStoreError>>, EtcdStoreError> {
         let caller = Caller { deadline: None, ..caller.clone() };
         let renewals = renewals.map(|session| Ok(Form::Typed(KeepAlive { session, sequence: 0 })));
 
@@ -399,7 +415,7 @@ impl Store for Keyspace {
         range: KeyRange,
         from: Option<Revision>,
         with_previous: bool,
-    ) -> Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError> {
+    ) -> Result<BoxStream<'static, Result<WatchedEvents, EtcdStoreError>>, EtcdStoreError> {
         let request = WatchEntries { range, from, with_previous };
         let deadline = Instant::now() + CALL_TIMEOUT;
         let begin = || self.client.service().watch_entries(caller, request.clone());
@@ -407,18 +423,18 @@ impl Store for Keyspace {
         let events = events.unwrap_or_else(|_| Err(Error::no_leader())).map_err(|error| failed(&error))?;
 
         let events = events.map(|event| match event {
-            Ok(event) => Ok(Watched { events: event.events, complete: event.complete }),
+            Ok(event) => Ok(WatchedEvents { events: event.events, complete: event.complete }),
             Err(error) => Err(failed(&error)),
         });
         Ok(events.boxed())
     }
 }
 
-impl Keyspace {
+impl EtcdKeyspace {
     /// Lists the keys whose lease is this session, for a caller to whom the session was shown: its owner has put them. The node itself
     /// asks, since the keys may lie anywhere and the caller needs no right to all of them. Beyond a page, keys that come and go meanwhile
     /// may be missed.
-    async fn keys_of(&self, session: SessionId) -> Result<Vec<Key>, StoreError> {
+    async fn keys_of(&self, session: SessionId) -> Result<Vec<Key>, EtcdStoreError> {
         let mut keys = Vec::new();
         let mut range = lockkeeper_etcd::all_keys();
         loop {
@@ -440,13 +456,13 @@ impl Keyspace {
 
             let Some(last) = last else { return Ok(keys) };
             let next = Key::new(&[last.as_bytes(), &[0]].concat());
-            range.from = Some(next.map_err(|invalid| StoreError::Other(invalid.to_string()))?);
+            range.from = Some(next.map_err(|invalid| EtcdStoreError::Other(invalid.to_string()))?);
         }
     }
 }
 
-fn address_key(node_id: u64) -> Result<Key, StoreError> {
-    Key::new(format!("{ADDRESSES}{node_id}").as_bytes()).map_err(|invalid| StoreError::Other(invalid.to_string()))
+fn address_key(node_id: u64) -> Result<Key, EtcdStoreError> {
+    Key::new(format!("{ADDRESSES}{node_id}").as_bytes()).map_err(|invalid| EtcdStoreError::Other(invalid.to_string()))
 }
 
 /// Turns a cluster's id into a number, as etcd's ids are.
@@ -468,7 +484,7 @@ fn token(headers: &HeaderMap) -> Option<&str> {
 ///
 /// A session of another identity ends the service's stream. For etcd's clients there is no such lease, and the other leases of theirs go
 /// on: the stream breaks after this event, and is opened again.
-fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, StoreError> {
+fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, EtcdStoreError> {
     let KeepAliveEvent { session, kind } = match event {
         Ok(event) => event,
         Err(error) => {
@@ -485,33 +501,33 @@ fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, Store
 }
 
 /// Translates an error of the service into one of etcd's API.
-fn failed(error: &Error) -> StoreError {
+fn failed(error: &Error) -> EtcdStoreError {
     let message = || error.message.to_string();
     match &error.reason {
-        FailureReason::NoLeader => StoreError::NoLeader,
-        FailureReason::ShuttingDown => StoreError::Stopping,
-        FailureReason::OutcomeUnknown { is_late: false } => StoreError::LeaderChanged,
-        FailureReason::OutcomeUnknown { is_late: true } | FailureReason::DeadlineExceeded => StoreError::TimedOut,
+        FailureReason::NoLeader => EtcdStoreError::NoLeader,
+        FailureReason::ShuttingDown => EtcdStoreError::Stopping,
+        FailureReason::OutcomeUnknown { is_late: false } => EtcdStoreError::LeaderChanged,
+        FailureReason::OutcomeUnknown { is_late: true } | FailureReason::DeadlineExceeded => EtcdStoreError::TimedOut,
         FailureReason::SessionUnknown | FailureReason::SessionExpired | FailureReason::SessionClosed => {
-            StoreError::SessionEnded
+            EtcdStoreError::SessionEnded
         }
-        FailureReason::SessionExists => StoreError::SessionExists,
-        FailureReason::LimitReached if error.retry == Retry::Safe => StoreError::Overloaded,
+        FailureReason::SessionExists => EtcdStoreError::SessionExists,
+        FailureReason::LimitReached if error.retry == Retry::Safe => EtcdStoreError::Overloaded,
         FailureReason::LimitReached => match error.about("limit") {
-            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => StoreError::TooLarge(message()),
-            _ => StoreError::Full(message()),
+            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => EtcdStoreError::TooLarge(message()),
+            _ => EtcdStoreError::Full(message()),
         },
-        FailureReason::InvalidArgument => StoreError::TooLarge(message()),
-        FailureReason::Overloaded => StoreError::Overloaded,
-        FailureReason::DiskSpaceLow => StoreError::Full(message()),
-        FailureReason::Unauthenticated => StoreError::Anonymous,
-        FailureReason::PermissionDenied | FailureReason::NotOwner => StoreError::Denied(message()),
+        FailureReason::InvalidArgument => EtcdStoreError::TooLarge(message()),
+        FailureReason::Overloaded => EtcdStoreError::Overloaded,
+        FailureReason::DiskSpaceLow => EtcdStoreError::Full(message()),
+        FailureReason::Unauthenticated => EtcdStoreError::Anonymous,
+        FailureReason::PermissionDenied | FailureReason::NotOwner => EtcdStoreError::Denied(message()),
 
         FailureReason::RevisionCompacted => {
             let compacted = error.about("revision").and_then(|revision| revision.parse().ok());
-            StoreError::Compacted { compacted: Revision(compacted.unwrap_or_default()) }
+            EtcdStoreError::Compacted { compacted: Revision(compacted.unwrap_or_default()) }
         }
-        FailureReason::RevisionFuture => StoreError::Future,
+        FailureReason::RevisionFuture => EtcdStoreError::Future,
 
         FailureReason::NotHeld
         | FailureReason::ModeMismatch
@@ -527,7 +543,7 @@ fn failed(error: &Error) -> StoreError {
         | FailureReason::MembershipRefused
         | FailureReason::MembershipChanging
         | FailureReason::Internal
-        | FailureReason::Newer { .. } => StoreError::Other(message()),
+        | FailureReason::Newer { .. } => EtcdStoreError::Other(message()),
     }
 }
 
@@ -550,9 +566,9 @@ mod tests {
         assert_eq!(kept(Err(refused().with_session(session))), Ok(Some(KeptAlive::Ended(session))));
 
         // Without a session it is about the caller, and so is what the policy says.
-        assert!(matches!(kept(Err(refused())), Err(StoreError::Denied(_))));
+        assert!(matches!(kept(Err(refused())), Err(EtcdStoreError::Denied(_))));
         let denied = Error::unauthenticated("no token").with_session(session);
-        assert_eq!(kept(Err(denied)), Err(StoreError::Anonymous));
+        assert_eq!(kept(Err(denied)), Err(EtcdStoreError::Anonymous));
     }
 
     #[test]

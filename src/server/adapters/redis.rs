@@ -23,9 +23,9 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use lockkeeper_redis::{
-    ClientConnection, ClientListener, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry,
-    FoundEntries, LibraryUse, LockClaim, NodeAddress, Options, ProvenIdentity, Redis, RedisStore, Requester,
-    StoreFailure, StoredEntry, TxnOutcome,
+    ClientConnection, Expiry, LibraryUse, LockClaim, NodeAddress, Redis, RedisCaller, RedisChange, RedisCommitted,
+    RedisCondition, RedisEntry, RedisFound, RedisIdentity, RedisListener, RedisOptions, RedisPage, RedisStore,
+    RedisStoreError, RedisTxn, RedisWrite,
 };
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::{
@@ -101,7 +101,7 @@ impl RedisDoor {
             tokio::spawn(done.map(drop));
         };
         let run_apart = Arc::new(run_apart);
-        let options = Options { connections_max, scripts_in_place, run_apart, ..Options::new(wall_us, seed) };
+        let options = RedisOptions { connections_max, scripts_in_place, run_apart, ..RedisOptions::new(wall_us, seed) };
 
         let store =
             RedisKeyspace { client: KeyspaceClient::new(service), address: address.into(), addresses: Arc::default() };
@@ -137,18 +137,18 @@ struct RedisUnits {
 }
 
 impl UnitRunner for RedisUnits {
-    fn run(&self, caller: Caller, unit: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
+    fn run(&self, service_caller: Caller, unit: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
         let redis = self.redis.clone();
         async move {
             let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-            let requester = Requester {
-                identity: caller.identity.as_ref().map(|identity| identity.as_str().to_owned()),
-                address: caller.remote.map_or(unknown, |remote| SocketAddr::new(remote.ip(), remote.port())),
-                deadline: Instant::now() + caller.deadline.map_or(OWN_TIMEOUT, Deadline::left),
+            let caller = RedisCaller {
+                identity: service_caller.identity.as_ref().map(|identity| identity.as_str().to_owned()),
+                address: service_caller.remote.map_or(unknown, |remote| SocketAddr::new(remote.ip(), remote.port())),
+                deadline: Instant::now() + service_caller.deadline.map_or(OWN_TIMEOUT, Deadline::left),
                 // A member asks for its own port, and not for a client: no policy concerns it.
-                is_port: caller.is_peer,
+                is_port: service_caller.is_peer,
             };
-            redis.run_unit(&requester, &unit).await
+            redis.run_unit(&caller, &unit).await
         }
         .boxed()
     }
@@ -158,7 +158,7 @@ impl UnitRunner for RedisUnits {
     }
 }
 
-impl<L: Listen> ClientListener for CertifiedPort<L> {
+impl<L: Listen> RedisListener for CertifiedPort<L> {
     fn identity(stream: &Self::Stream) -> Option<String> {
         stream.identity().map(str::to_owned)
     }
@@ -180,7 +180,7 @@ impl RedisStore for RedisKeyspace {
         user: &str,
         password: &[u8],
         connection: &ClientConnection,
-    ) -> Result<Option<ProvenIdentity>, StoreFailure> {
+    ) -> Result<Option<RedisIdentity>, RedisStoreError> {
         let access = self.client.service().access();
         let shown = std::str::from_utf8(password).ok().and_then(|token| access.token(token).ok());
         // The token alone decides who it is. A name beside it must agree, or a client with the wrong one of two tokens would work
@@ -192,11 +192,11 @@ impl RedisStore for RedisKeyspace {
         let name = identity.as_str().to_owned();
         let caller = Caller { identity: Some(identity), token: Some(token), ..Caller::default() };
         let withdrawn = Arc::clone(access).withdrawn(caller);
-        Ok(Some(ProvenIdentity { name, withdrawn: withdrawn.map(drop).boxed() }))
+        Ok(Some(RedisIdentity { name, withdrawn: withdrawn.map(drop).boxed() }))
     }
 
-    fn admit(&self, identity: &str, connection: &ClientConnection) -> Result<(), StoreFailure> {
-        let identity = Identity::new(identity).map_err(|invalid| StoreFailure::Denied(invalid.to_string()))?;
+    fn admit(&self, identity: &str, connection: &ClientConnection) -> Result<(), RedisStoreError> {
+        let identity = Identity::new(identity).map_err(|invalid| RedisStoreError::Denied(invalid.to_string()))?;
         let access = self.client.service().access();
         access.count_other_connection(&identity, connection.observe()).map_err(|error| failed(&error))
     }
@@ -223,20 +223,20 @@ impl RedisStore for RedisKeyspace {
         addresses.iter().filter_map(node).collect()
     }
 
-    async fn get(&self, requester: &Requester, keys: Vec<Vec<u8>>) -> Result<FoundEntries, StoreFailure> {
-        let caller = self.caller(requester);
+    async fn get(&self, caller: &RedisCaller, keys: Vec<Vec<u8>>) -> Result<RedisFound, RedisStoreError> {
+        let service_caller = self.service_caller(caller);
         let mut keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
 
         let request = GetEntries { keys: keys.clone(), at: None, on_time: true };
-        let first = self.call(&caller, request).await?;
+        let first = self.call(&service_caller, request).await?;
         let now = first.now;
-        let mut all = FoundEntries { revision: first.revision.0, now_ms: now.0, entries: Vec::new() };
+        let mut all = RedisFound { revision: first.revision.0, now_ms: now.0, entries: Vec::new() };
         let mut found = first.entries;
         let mut bytes = 0;
         loop {
             bytes += found.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum::<usize>();
             if bytes > ENTRIES_BYTES_MAX {
-                return Err(StoreFailure::TooLarge(format!("the entries have more than {ENTRIES_BYTES_MAX} bytes")));
+                return Err(RedisStoreError::TooLarge(format!("the entries have more than {ENTRIES_BYTES_MAX} bytes")));
             }
             // An answer is cut where it would become too large. At least one key goes on each time, so that this ends.
             keys.drain(..found.len().clamp(1, keys.len().max(1)).min(keys.len()));
@@ -249,17 +249,17 @@ impl RedisStore for RedisKeyspace {
 
             // The rest as of the same revision.
             let at = Some(first.revision);
-            found = self.call(&caller, GetEntries { keys: keys.clone(), at, on_time: false }).await?.entries;
+            found = self.call(&service_caller, GetEntries { keys: keys.clone(), at, on_time: false }).await?.entries;
         }
     }
 
-    async fn range(
+    async fn list(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         from: Vec<u8>,
         to: Vec<u8>,
         limit: usize,
-    ) -> Result<EntriesPage, StoreFailure> {
+    ) -> Result<RedisPage, RedisStoreError> {
         let request = ListEntries {
             range: range(&from, &to)?,
             backwards: false,
@@ -268,29 +268,33 @@ impl RedisStore for RedisKeyspace {
             leased_by: None,
             on_time: true,
         };
-        let page = self.call(&self.caller(requester), request).await?;
+        let page = self.call(&self.service_caller(caller), request).await?;
 
         let now_ms = page.now.0;
         let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), stored(entry))).collect();
-        Ok(EntriesPage { entries, more: page.more, revision: page.revision.0, now_ms })
+        Ok(RedisPage { entries, more: page.more, revision: page.revision.0, now_ms })
     }
 
-    async fn count(&self, requester: &Requester, from: Vec<u8>, to: Vec<u8>) -> Result<u64, StoreFailure> {
+    async fn count(&self, caller: &RedisCaller, from: Vec<u8>, to: Vec<u8>) -> Result<u64, RedisStoreError> {
         let select = Select { range: range(&from, &to)?, shows: Shows::Count, ..Select::default() };
         let request = SelectEntries { select, at: None, stale: false, on_time: true };
-        let found = self.call(&self.caller(requester), request).await?;
+        let found = self.call(&self.service_caller(caller), request).await?;
         Ok(found.selected.count)
     }
 
-    async fn commit(&self, requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
-        let committed = self.call(&self.caller(requester), compile(&txn)?).await?;
+    async fn commit(&self, caller: &RedisCaller, txn: RedisTxn) -> Result<RedisCommitted, RedisStoreError> {
+        let committed = self.call(&self.service_caller(caller), compile(&txn)?).await?;
         Ok(outcome(committed))
     }
 
-    async fn commit_each(&self, requester: &Requester, txns: Vec<EntryTxn>) -> Vec<Result<TxnOutcome, StoreFailure>> {
+    async fn commit_each(
+        &self,
+        caller: &RedisCaller,
+        txns: Vec<RedisTxn>,
+    ) -> Vec<Result<RedisCommitted, RedisStoreError>> {
         if txns.len() > 1 {
             let compiled = txns.iter().map(compile).map_while(Result::ok).collect();
-            let answers = self.client.commit_each(&self.caller(requester), requester.deadline, compiled).await;
+            let answers = self.client.commit_each(&self.service_caller(caller), caller.deadline, compiled).await;
             if !answers.is_empty() {
                 let outcome = |answer: Result<_, _>| answer.map(outcome).map_err(|error| failed(&error));
                 return answers.into_iter().map(outcome).collect();
@@ -299,9 +303,9 @@ impl RedisStore for RedisKeyspace {
 
         let mut outcomes = Vec::with_capacity(txns.len());
         for txn in txns {
-            outcomes.push(self.commit(requester, txn).await);
+            outcomes.push(self.commit(caller, txn).await);
             // It may still take effect: the others come after it.
-            if matches!(outcomes.last(), Some(Err(StoreFailure::Unknown(_)))) {
+            if matches!(outcomes.last(), Some(Err(RedisStoreError::Unknown(_)))) {
                 break;
             }
         }
@@ -310,17 +314,17 @@ impl RedisStore for RedisKeyspace {
 
     async fn watch(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         from: Vec<u8>,
         to: Vec<u8>,
-    ) -> Result<mpsc::Receiver<Vec<EntryChange>>, StoreFailure> {
+    ) -> Result<mpsc::Receiver<Vec<RedisChange>>, RedisStoreError> {
         let request = WatchEntries { range: range(&from, &to)?, from: None, with_previous: false };
-        let caller = self.caller(requester);
-        let deadline = Deadline::at(requester.deadline);
+        let service_caller = self.service_caller(caller);
+        let deadline = Deadline::at(caller.deadline);
         // The stream goes on after the request that began it.
-        let caller = Caller { deadline: None, ..caller };
-        let begin = || self.client.service().watch_entries(&caller, request.clone());
-        let events = timeout_at(requester.deadline, self.client.begin(deadline, begin)).await;
+        let service_caller = Caller { deadline: None, ..service_caller };
+        let begin = || self.client.service().watch_entries(&service_caller, request.clone());
+        let events = timeout_at(caller.deadline, self.client.begin(deadline, begin)).await;
         let mut events = events.unwrap_or_else(|_| Err(Error::no_leader())).map_err(|error| failed(&error))?;
 
         let (changes, receiver) = mpsc::channel(WATCH_QUEUE);
@@ -344,15 +348,15 @@ impl RedisStore for RedisKeyspace {
 
     async fn run_at_leader(
         &self,
-        requester: &Requester,
+        caller: &RedisCaller,
         unit: impl FnOnce() -> Vec<u8> + Send,
-    ) -> Result<Option<Vec<u8>>, StoreFailure> {
+    ) -> Result<Option<Vec<u8>>, RedisStoreError> {
         if self.client.service().replica().leads() {
             return Ok(None);
         }
 
         let unit = unit().into();
-        let answer = self.within(requester.deadline, &self.caller(requester), RunUnit { unit }).await;
+        let answer = self.within(caller.deadline, &self.service_caller(caller), RunUnit { unit }).await;
         match answer {
             Ok(done) => Ok(Some(done.answer.to_vec())),
             // The leader's node has no such port, or an earlier version: a unit is right on any node.
@@ -363,29 +367,29 @@ impl RedisStore for RedisKeyspace {
 }
 
 impl RedisKeyspace {
-    fn caller(&self, requester: &Requester) -> Caller {
-        let deadline = Some(Deadline::at(requester.deadline));
-        if requester.is_port {
+    fn service_caller(&self, caller: &RedisCaller) -> Caller {
+        let deadline = Some(Deadline::at(caller.deadline));
+        if caller.is_port {
             return Caller { deadline, ..this_node() };
         }
-        let identity = requester.identity.as_deref().and_then(|name| Identity::new(name).ok());
-        Caller { remote: Some(requester.address.into()), identity, deadline, ..Caller::default() }
+        let identity = caller.identity.as_deref().and_then(|name| Identity::new(name).ok());
+        Caller { remote: Some(caller.address.into()), identity, deadline, ..Caller::default() }
     }
 
-    async fn call<C>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreFailure>
+    async fn call<C>(&self, service_caller: &Caller, request: C) -> Result<C::Reply, RedisStoreError>
     where
         C: crate::service::Serve + Clone,
     {
-        let deadline = Instant::now() + caller.deadline.map_or(OWN_TIMEOUT, Deadline::left);
-        self.within(deadline, caller, request).await.map_err(|error| failed(&error))
+        let deadline = Instant::now() + service_caller.deadline.map_or(OWN_TIMEOUT, Deadline::left);
+        self.within(deadline, service_caller, request).await.map_err(|error| failed(&error))
     }
 
-    async fn within<C>(&self, deadline: Instant, caller: &Caller, request: C) -> Result<C::Reply, Error>
+    async fn within<C>(&self, deadline: Instant, service_caller: &Caller, request: C) -> Result<C::Reply, Error>
     where
         C: crate::service::Serve + Clone,
     {
         let changes = C::CHANGES;
-        let answer = timeout_at(deadline, self.client.call(caller, request)).await;
+        let answer = timeout_at(deadline, self.client.call(service_caller, request)).await;
         answer.unwrap_or_else(|_| Err(Error::deadline_passed(changes)))
     }
 
@@ -405,7 +409,7 @@ impl RedisKeyspace {
         }
     }
 
-    async fn exchange_addresses(&self) -> Result<(), StoreFailure> {
+    async fn exchange_addresses(&self) -> Result<(), RedisStoreError> {
         let replica = self.client.service().replica();
         let own = (replica.node_id(), self.address.to_string());
         let range = range(ADDRESSES.as_bytes(), b"redis-nodes0")?;
@@ -438,16 +442,16 @@ impl RedisKeyspace {
     }
 }
 
-fn key(bytes: &[u8]) -> Result<Key, StoreFailure> {
+fn key(bytes: &[u8]) -> Result<Key, RedisStoreError> {
     Key::new(bytes).map_err(too_large)
 }
 
-fn range(from: &[u8], to: &[u8]) -> Result<KeyRange, StoreFailure> {
+fn range(from: &[u8], to: &[u8]) -> Result<KeyRange, RedisStoreError> {
     Ok(KeyRange { from: Some(key(from)?), to: Some(key(to)?) })
 }
 
-fn stored(entry: &Entry) -> StoredEntry {
-    StoredEntry {
+fn stored(entry: &Entry) -> RedisEntry {
+    RedisEntry {
         created: entry.created.0,
         modified: entry.modified.0,
         deadline_ms: entry.until.map(|until| until.0),
@@ -457,30 +461,30 @@ fn stored(entry: &Entry) -> StoredEntry {
     }
 }
 
-fn changed(event: EntryEvent) -> EntryChange {
+fn changed(event: EntryEvent) -> RedisChange {
     let value = event.after.map(|entry| entry.value.as_bytes().to_vec());
-    EntryChange { key: event.key.as_bytes().to_vec(), value }
+    RedisChange { key: event.key.as_bytes().to_vec(), value }
 }
 
 /// The transaction of the machine that does this.
-fn compile(txn: &EntryTxn) -> Result<Txn, StoreFailure> {
+fn compile(txn: &RedisTxn) -> Result<Txn, RedisStoreError> {
     let compares = txn.conditions.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
     let mut then = Vec::with_capacity(txn.writes.len());
     for write in &txn.writes {
         then.extend(operation(write)?);
     }
     let get = |bytes: &Vec<u8>| Ok(TxnOperation::Get(key(bytes)?));
-    let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, StoreFailure>>()?;
+    let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, RedisStoreError>>()?;
     Txn::new(compares, then, otherwise).map_err(too_large)
 }
 
 /// What the machine says became of a transaction.
-fn outcome(committed: Committed) -> TxnOutcome {
-    let mut outcome = TxnOutcome {
+fn outcome(committed: Committed) -> RedisCommitted {
+    let mut outcome = RedisCommitted {
         succeeded: committed.succeeded,
         revision: committed.revision.0,
         now_ms: committed.now.0,
-        ..TxnOutcome::default()
+        ..RedisCommitted::default()
     };
 
     for result in committed.results {
@@ -494,21 +498,21 @@ fn outcome(committed: Committed) -> TxnOutcome {
     outcome
 }
 
-fn compare(condition: &EntryCondition) -> Result<Compare, StoreFailure> {
+fn compare(condition: &RedisCondition) -> Result<Compare, RedisStoreError> {
     let one = |bytes: &[u8], relation, operand| Ok(Compare { key: key(bytes)?, up_to: None, relation, operand });
     match condition {
-        EntryCondition::Modified { key, .. } if Planted::RedisReadNotInCommit.is_on() => {
+        RedisCondition::Modified { key, .. } if Planted::RedisReadNotInCommit.is_on() => {
             one(key, Relation::NotEqual, Operand::Version(u64::MAX))
         }
-        EntryCondition::Value { key, .. } if Planted::RedisValueUncompared.is_on() => {
+        RedisCondition::Value { key, .. } if Planted::RedisValueUncompared.is_on() => {
             one(key, Relation::NotEqual, Operand::Version(0))
         }
-        EntryCondition::Modified { key, revision } => one(key, Relation::Equal, Operand::Modified(Revision(*revision))),
-        EntryCondition::Present { key } => one(key, Relation::NotEqual, Operand::Version(0)),
-        EntryCondition::Value { key, value } => {
+        RedisCondition::Modified { key, revision } => one(key, Relation::Equal, Operand::Modified(Revision(*revision))),
+        RedisCondition::Present { key } => one(key, Relation::NotEqual, Operand::Version(0)),
+        RedisCondition::Value { key, value } => {
             one(key, Relation::Equal, Operand::Value(Value::new(value).map_err(too_large)?))
         }
-        EntryCondition::RangeUnwritten { from, to, revision } => {
+        RedisCondition::RangeUnwritten { from, to, revision } => {
             let operand = Operand::Modified(Revision(revision.saturating_add(1)));
             Ok(Compare { key: key(from)?, up_to: Some(key(to)?), relation: Relation::Less, operand })
         }
@@ -516,19 +520,19 @@ fn compare(condition: &EntryCondition) -> Result<Compare, StoreFailure> {
 }
 
 /// The operation of a write, if there is something to do.
-fn operation(write: &EntryWrite) -> Result<Option<TxnOperation>, StoreFailure> {
+fn operation(write: &RedisWrite) -> Result<Option<TxnOperation>, RedisStoreError> {
     Ok(match write {
-        EntryWrite::Put { key: bytes, value, expiry, claim } => {
+        RedisWrite::Put { key: bytes, value, expiry, claim } => {
             let (lease, claims) = lease(*expiry, claim);
             let value = Value::new(value).map_err(too_large)?;
             Some(TxnOperation::Put(Put { key: key(bytes)?, value, lease, claims }))
         }
-        EntryWrite::Expire { expiry: Expiry::Kept, .. } => None,
-        EntryWrite::Expire { key: bytes, expiry } => {
+        RedisWrite::Expire { expiry: Expiry::Kept, .. } => None,
+        RedisWrite::Expire { key: bytes, expiry } => {
             Some(TxnOperation::Expire(Expire { key: key(bytes)?, deadline: deadline(*expiry) }))
         }
-        EntryWrite::Delete { key: bytes } => Some(TxnOperation::Delete(key(bytes)?)),
-        EntryWrite::DeleteRange { from, to } => Some(TxnOperation::DeleteRange(range(from, to)?)),
+        RedisWrite::Delete { key: bytes } => Some(TxnOperation::Delete(key(bytes)?)),
+        RedisWrite::DeleteRange { from, to } => Some(TxnOperation::DeleteRange(range(from, to)?)),
     })
 }
 
@@ -565,18 +569,18 @@ fn shortened(holder: &str) -> String {
     label
 }
 
-fn too_large(invalid: impl fmt::Display) -> StoreFailure {
-    StoreFailure::TooLarge(invalid.to_string())
+fn too_large(invalid: impl fmt::Display) -> RedisStoreError {
+    RedisStoreError::TooLarge(invalid.to_string())
 }
 
-fn failed(error: &Error) -> StoreFailure {
+fn failed(error: &Error) -> RedisStoreError {
     let kind = match FailureClass::from(error) {
-        FailureClass::Denied => StoreFailure::Denied,
-        FailureClass::TooLarge => StoreFailure::TooLarge,
-        FailureClass::Full => StoreFailure::Full,
-        FailureClass::Overloaded => StoreFailure::Overloaded,
-        FailureClass::Unavailable => StoreFailure::Unavailable,
-        FailureClass::Unknown => StoreFailure::Unknown,
+        FailureClass::Denied => RedisStoreError::Denied,
+        FailureClass::TooLarge => RedisStoreError::TooLarge,
+        FailureClass::Full => RedisStoreError::Full,
+        FailureClass::Overloaded => RedisStoreError::Overloaded,
+        FailureClass::Unavailable => RedisStoreError::Unavailable,
+        FailureClass::Unknown => RedisStoreError::Unknown,
     };
     kind(error.message.to_string())
 }

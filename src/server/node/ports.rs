@@ -172,7 +172,7 @@ impl<C: Connector> RunningNode<C> {
         let random = Arc::clone(&base.environment.random);
         let url = adapters::etcd::url(&base.config, base.tls.is_some());
         let service = services.adapters_service.clone();
-        let store = adapters::etcd::Keyspace::new(service, &services.cluster.cluster_id, random, &url);
+        let store = adapters::etcd::EtcdKeyspace::new(service, &services.cluster.cluster_id, random, &url);
 
         let announcing = store.clone().announce(self.stopping.clone());
         base.environment.adapters.spawn(&mut tasks.clients, async move {

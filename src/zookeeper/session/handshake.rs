@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant};
 
 use super::ClientSession;
 use crate::{
-    AttachOutcome, SessionStart, ZnodeRequester, ZookeeperFailure, ZookeeperStore,
+    AttachOutcome, SessionStart, ZookeeperCaller, ZookeeperStore, ZookeeperStoreError,
     node::ZookeeperNode,
     tree::ClientIdentities,
     watches::EventOutbox,
@@ -31,26 +31,26 @@ pub(crate) async fn greet<S: ZookeeperStore>(
     address: SocketAddr,
     identity: Option<String>,
     request: &ConnectRequest,
-) -> Result<Greeting<S>, ZookeeperFailure> {
+) -> Result<Greeting<S>, ZookeeperStoreError> {
     let deadline = Instant::now() + node.options.request_timeout;
-    let requester = ZnodeRequester { identity: identity.clone(), address, deadline, is_port: false };
+    let caller = ZookeeperCaller { identity: identity.clone(), address, deadline, is_port: false };
     let open = Arc::new(());
     if let Some(identity) = &identity {
         node.store.admit(identity, Arc::downgrade(&open))?;
     }
     node.hub.live().await;
-    ensure_root(&node.store, &requester).await?;
+    ensure_root(&node.store, &caller).await?;
 
     let key = node.password_key().await?;
     let start = if request.session == 0 {
-        open_session(node, &requester, request).await?
+        open_session(node, &caller, request).await?
     } else {
         // A wrong password ends nothing: the session's own client goes on.
         let session = u64::try_from(request.session).unwrap_or_default();
         if session == 0 || !key.fits(session, &request.password) {
             return Ok(Greeting::Over);
         }
-        match node.store.attach(&requester, session).await? {
+        match node.store.attach(&caller, session).await? {
             AttachOutcome::Attached(start) => start,
             AttachOutcome::Over { .. } => return Ok(Greeting::Over),
         }
@@ -64,16 +64,16 @@ pub(crate) async fn greet<S: ZookeeperStore>(
         );
         // Such a client comes again and again, and knows of no session that it was given.
         if request.session == 0 {
-            let _ = node.store.close(&requester, start.attached).await;
+            let _ = node.store.close(&caller, start.attached).await;
         }
-        return Err(ZookeeperFailure::NotExecuted(why));
+        return Err(ZookeeperStoreError::NotExecuted(why));
     }
 
     let outbox = Arc::new(EventOutbox::new(address, node.options.connection_events_bytes_max));
     // The connect and its answer.
     outbox.received.store(1, Relaxed);
     outbox.sent.store(1, Relaxed);
-    let ended = |_| ZookeeperFailure::NotExecuted("this node has lost the feed of its changes".to_owned());
+    let ended = |_| ZookeeperStoreError::NotExecuted("this node has lost the feed of its changes".to_owned());
     let id = node.hub.register(start.attached, &outbox).map_err(ended)?;
     let answer = ConnectAnswer {
         timeout_ms: i32::try_from(start.ttl_ms).unwrap_or(i32::MAX),
@@ -101,10 +101,10 @@ pub(crate) async fn greet<S: ZookeeperStore>(
 
 async fn open_session<S: ZookeeperStore>(
     node: &ZookeeperNode<S>,
-    requester: &ZnodeRequester,
+    caller: &ZookeeperCaller,
     request: &ConnectRequest,
-) -> Result<SessionStart, ZookeeperFailure> {
+) -> Result<SessionStart, ZookeeperStoreError> {
     // 63 bits, and not zero, which asks for a new session. That two sessions get the same is not to be expected.
     let session = ((node.options.random)() >> 1).max(1);
-    node.store.open(requester, session, node.options.granted_ms(request.timeout_ms)).await
+    node.store.open(caller, session, node.options.granted_ms(request.timeout_ms)).await
 }

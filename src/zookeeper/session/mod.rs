@@ -19,7 +19,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    CloseOutcome, DigestProof, NumberedSession, ZnodeRequester, ZookeeperFailure, ZookeeperStore,
+    CloseOutcome, NumberedSession, ZookeeperCaller, ZookeeperIdentity, ZookeeperStore, ZookeeperStoreError,
     node::ZookeeperNode,
     tree::ClientIdentities,
     watches::{EventOutbox, WatcherId},
@@ -96,9 +96,9 @@ impl<S> ClientSession<S> {
 
 impl<S: ZookeeperStore> ClientSession<S> {
     /// The client, with the deadline of a request that begins now.
-    fn requester(&self) -> ZnodeRequester {
+    fn caller(&self) -> ZookeeperCaller {
         let deadline = Instant::now() + self.request_timeout;
-        ZnodeRequester { identity: self.identity.clone(), address: self.address, deadline, is_port: false }
+        ZookeeperCaller { identity: self.identity.clone(), address: self.address, deadline, is_port: false }
     }
 
     /// Appends the events that are there. Between two requests, all of them are for revisions that the next reply shows.
@@ -162,8 +162,8 @@ impl<S: ZookeeperStore> ClientSession<S> {
         let began = Instant::now();
         self.node.store.note_alive(self.attached);
         let (headers, writes): (Vec<_>, Vec<_>) = writes.into_iter().unzip();
-        let requester = self.requester();
-        let outcomes = execute_each(&self.context(&requester), &writes).await;
+        let caller = self.caller();
+        let outcomes = execute_each(&self.context(&caller), &writes).await;
 
         let answered = outcomes.len();
         for ((header, write), outcome) in headers.into_iter().zip(&writes).zip(outcomes) {
@@ -248,7 +248,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
     }
 
     async fn close(&mut self) -> Result<RequestAnswer, ClosingReason> {
-        let closed = self.node.store.close(&self.requester(), self.attached).await;
+        let closed = self.node.store.close(&self.caller(), self.attached).await;
         let (revision, result) = match closed {
             Ok(CloseOutcome::Over { revision }) => (revision, Ok(Vec::new())),
             Ok(CloseOutcome::Moved { revision }) => (revision, Err(ErrorCode::SessionMoved)),
@@ -262,7 +262,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
     }
 
     async fn sync(&self, path: &str) -> Result<RequestAnswer, ClosingReason> {
-        match self.node.store.catch_up(&self.requester()).await {
+        match self.node.store.catch_up(&self.caller()).await {
             Ok(revision) => {
                 let mut body = JuteWriter::default();
                 body.string(path);
@@ -273,21 +273,21 @@ impl<S: ZookeeperStore> ClientSession<S> {
     }
 
     async fn write(&self, requests: &[WriteOperation], is_multi: bool) -> Result<RequestAnswer, ClosingReason> {
-        let requester = self.requester();
+        let caller = self.caller();
         if requests.is_empty() {
             let outcome =
                 WriteOutcome::Done { revision: self.node.hub.told(), created: Vec::new(), results: Vec::new() };
             return Ok(replies::answer(outcome, requests, is_multi));
         }
 
-        let outcome = execute(&self.context(&requester), requests).await;
+        let outcome = execute(&self.context(&caller), requests).await;
         self.write_answer(outcome, requests, is_multi)
     }
 
-    fn context<'a>(&'a self, requester: &'a ZnodeRequester) -> WriteContext<'a, S> {
+    fn context<'a>(&'a self, caller: &'a ZookeeperCaller) -> WriteContext<'a, S> {
         WriteContext {
             store: &self.node.store,
-            requester,
+            caller,
             attached: self.attached,
             identities: &self.identities,
             wall_ms: (self.node.options.wall_ms)(),
@@ -296,7 +296,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
 
     fn write_answer(
         &self,
-        outcome: Result<WriteOutcome, ZookeeperFailure>,
+        outcome: Result<WriteOutcome, ZookeeperStoreError>,
         requests: &[WriteOperation],
         is_multi: bool,
     ) -> Result<RequestAnswer, ClosingReason> {
@@ -348,19 +348,19 @@ impl<S: ZookeeperStore> ClientSession<S> {
 
     /// The session belongs to the identity that was proven. Without an answer the client comes back, and proves itself again.
     async fn own_session(&mut self) -> Result<(), ClosingReason> {
-        let owned = self.node.store.set_owner(&self.requester(), self.attached.session).await;
+        let owned = self.node.store.set_owner(&self.caller(), self.attached.session).await;
         owned.map_err(|failure| {
             tracing::debug!(%failure, client = %self.address, "a connection is closed, since its session got no owner");
             // A session too many ends with the connection that has opened it, as that of a stranger.
-            if let ZookeeperFailure::Full(_) = failure {
+            if let ZookeeperStoreError::Full(_) = failure {
                 self.identity = None;
             }
             ClosingReason::AtOnce
         })
     }
 
-    fn note_proof(&mut self, proof: DigestProof) {
-        let DigestProof { identity, withdrawn } = proof;
+    fn note_proof(&mut self, proof: ZookeeperIdentity) {
+        let ZookeeperIdentity { name: identity, withdrawn } = proof;
         self.identity = Some(identity);
         let outbox = Arc::clone(&self.outbox);
         // Also a connection that only listens: it must hear of no further change.
@@ -419,17 +419,17 @@ impl ClientRequest {
 }
 
 /// What a client is told of a failure; an end of the connection where it must look for itself, or go elsewhere.
-fn failure_code(failure: &ZookeeperFailure) -> Result<ErrorCode, ClosingReason> {
+fn failure_code(failure: &ZookeeperStoreError) -> Result<ErrorCode, ClosingReason> {
     match failure {
-        ZookeeperFailure::Denied(_) => Ok(ErrorCode::NoAuth),
-        ZookeeperFailure::TooLarge(_) => {
+        ZookeeperStoreError::Denied(_) => Ok(ErrorCode::NoAuth),
+        ZookeeperStoreError::TooLarge(_) => {
             // A client is told a number alone. The message names the limit.
             tracing::debug!(%failure, "a request is refused, since it is too large");
             Ok(ErrorCode::BadArguments)
         }
-        ZookeeperFailure::Full(_) => Ok(ErrorCode::QuotaExceeded),
+        ZookeeperStoreError::Full(_) => Ok(ErrorCode::QuotaExceeded),
 
-        ZookeeperFailure::NotExecuted(_) | ZookeeperFailure::Unknown(_) => {
+        ZookeeperStoreError::NotExecuted(_) | ZookeeperStoreError::Unknown(_) => {
             tracing::debug!(%failure, "a connection is closed, since its request has no answer");
             Err(ClosingReason::AfterReplies)
         }

@@ -89,7 +89,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
 
     /// Whether the policy lets the client see a node.
     pub(super) fn may_read(&self, path: &ZnodePath) -> Result<(), ErrorCode> {
-        let is_allowed = self.node.store.may_read(&self.requester(), &path.key());
+        let is_allowed = self.node.store.may_read(&self.caller(), &path.key());
         if is_allowed { Ok(()) } else { Err(ErrorCode::NoAuth) }
     }
 

@@ -14,9 +14,9 @@ use tokio::{
 };
 
 use super::zookeeper::{
-    AppliedFeed, AppliedStep, AppliedZnodes, AttachOutcome, ChildCounts, CloseOutcome, DigestProof, NodeRole,
-    NumberedSession, SessionStart, StoredZnode, TxnRefusal, TxnVerdict, WriteRefusal, ZnodeChange, ZnodeChangeKind,
-    ZnodeRequester, ZnodeTxn, ZnodeWrite, ZookeeperFailure, ZookeeperStore,
+    AppliedFeed, AppliedStep, AppliedZnodes, AttachOutcome, ChildCounts, CloseOutcome, NodeRole, NumberedSession,
+    SessionStart, TxnRefusal, WriteRefusal, ZookeeperCaller, ZookeeperChange, ZookeeperChangeKind, ZookeeperCommitted,
+    ZookeeperEntry, ZookeeperIdentity, ZookeeperStore, ZookeeperStoreError, ZookeeperTxn, ZookeeperWrite,
 };
 
 /// Maximum number of conditions, and of writes.
@@ -28,7 +28,7 @@ const VALUE_BYTES_MAX: usize = 400 << 10;
 
 #[derive(Clone)]
 struct MemoryEntry {
-    stored: StoredZnode,
+    stored: ZookeeperEntry,
     parent: Option<Vec<u8>>,
 }
 
@@ -68,12 +68,12 @@ struct MemoryAll {
     /// The state after each step, and what the feeds are told of it.
     steps: Vec<(MemoryState, AppliedStep)>,
     members: Vec<MemoryMember>,
-    fails_next: Option<ZookeeperFailure>,
+    fails_next: Option<ZookeeperStoreError>,
     /// The next commit happens, and its answer is lost.
     loses_answer: bool,
     refuses_early: bool,
     /// Happens before the next commits.
-    intruders: Vec<ZnodeTxn>,
+    intruders: Vec<ZookeeperTxn>,
     /// The largest number of transactions that were committed together.
     together: usize,
     users: BTreeMap<String, String>,
@@ -215,7 +215,7 @@ impl MemoryCluster {
         self.all().members[index].feeds.clear();
     }
 
-    pub(super) fn fail_next(&self, failure: ZookeeperFailure) {
+    pub(super) fn fail_next(&self, failure: ZookeeperStoreError) {
         self.all().fails_next = Some(failure);
     }
 
@@ -223,7 +223,7 @@ impl MemoryCluster {
         self.all().loses_answer = true;
     }
 
-    pub(super) fn intrude(&self, txns: Vec<ZnodeTxn>) {
+    pub(super) fn intrude(&self, txns: Vec<ZookeeperTxn>) {
         self.all().intruders = txns;
     }
 
@@ -269,7 +269,7 @@ impl MemoryCluster {
         self.all().now.revision
     }
 
-    pub(super) fn stored(&self, key: &[u8]) -> Option<StoredZnode> {
+    pub(super) fn stored(&self, key: &[u8]) -> Option<ZookeeperEntry> {
         self.all().now.entries.get(key).map(|entry| entry.stored.clone())
     }
 
@@ -284,28 +284,32 @@ impl MemoryCluster {
 }
 
 impl MemoryState {
-    fn delete(&mut self, key: &[u8]) -> Option<ZnodeChange> {
+    fn delete(&mut self, key: &[u8]) -> Option<ZookeeperChange> {
         let entry = self.entries.remove(key)?;
         if let Some(parent) = entry.parent.and_then(|parent| self.entries.get_mut(&parent)) {
             parent.stored.children.live -= 1;
             parent.stored.children.changed = self.revision;
         }
-        let kind = ZnodeChangeKind::Deleted;
-        Some(ZnodeChange { revision: self.revision, key: key.to_vec(), kind, value: None })
+        let kind = ZookeeperChangeKind::Deleted;
+        Some(ZookeeperChange { revision: self.revision, key: key.to_vec(), kind, value: None })
     }
 
-    fn write(&mut self, write: &ZnodeWrite, changes: &mut Vec<ZnodeChange>) -> Result<Option<Vec<u8>>, WriteRefusal> {
+    fn write(
+        &mut self,
+        write: &ZookeeperWrite,
+        changes: &mut Vec<ZookeeperChange>,
+    ) -> Result<Option<Vec<u8>>, WriteRefusal> {
         let revision = self.revision;
         match write {
-            ZnodeWrite::Delete { key } => {
+            ZookeeperWrite::Delete { key } => {
                 if self.entries.get(key).is_some_and(|entry| entry.stored.children.live > 0) {
                     return Err(WriteRefusal::HasChildren);
                 }
                 changes.extend(self.delete(key));
                 Ok(None)
             }
-            ZnodeWrite::Put { key, value } => {
-                let new = StoredZnode {
+            ZookeeperWrite::Put { key, value } => {
+                let new = ZookeeperEntry {
                     created: revision,
                     modified: revision,
                     owner: None,
@@ -317,11 +321,15 @@ impl MemoryState {
                 entry.stored.modified = revision;
                 entry.stored.value = Arc::clone(value);
                 let is_new = entry.stored.created == revision;
-                let kind = if is_new { ZnodeChangeKind::Created { is_again: false } } else { ZnodeChangeKind::Changed };
-                changes.push(ZnodeChange { revision, key: key.clone(), kind, value: Some(Arc::clone(value)) });
+                let kind = if is_new {
+                    ZookeeperChangeKind::Created { is_again: false }
+                } else {
+                    ZookeeperChangeKind::Changed
+                };
+                changes.push(ZookeeperChange { revision, key: key.clone(), kind, value: Some(Arc::clone(value)) });
                 Ok(None)
             }
-            ZnodeWrite::CreateChild { parent, key, is_numbered, value, owner } => {
+            ZookeeperWrite::CreateChild { parent, key, is_numbered, value, owner } => {
                 let above = self.entries.get_mut(parent).ok_or(WriteRefusal::NoParent)?;
                 let mut key = key.clone();
                 if *is_numbered {
@@ -338,7 +346,7 @@ impl MemoryState {
                 above.stored.children.made += 1;
                 above.stored.children.live += 1;
                 above.stored.children.changed = revision;
-                let stored = StoredZnode {
+                let stored = ZookeeperEntry {
                     created: revision,
                     modified: revision,
                     owner: *owner,
@@ -350,15 +358,15 @@ impl MemoryState {
                 changes.retain(|change| change.key != key);
                 let is_again = changes.len() < told;
                 self.entries.insert(key.clone(), MemoryEntry { stored, parent: Some(parent.clone()) });
-                let kind = ZnodeChangeKind::Created { is_again };
-                changes.push(ZnodeChange { revision, key: key.clone(), kind, value: None });
+                let kind = ZookeeperChangeKind::Created { is_again };
+                changes.push(ZookeeperChange { revision, key: key.clone(), kind, value: None });
                 Ok(Some(key))
             }
         }
     }
 
     /// Judges a transaction, and does it.
-    fn run(&mut self, txn: &ZnodeTxn) -> Result<Ran, TxnRefusal> {
+    fn run(&mut self, txn: &ZookeeperTxn) -> Result<Ran, TxnRefusal> {
         for (index, condition) in txn.conditions.iter().enumerate() {
             let modified = self.entries.get(&condition.key).map_or(0, |entry| entry.stored.modified);
             if modified != condition.modified {
@@ -379,34 +387,38 @@ impl MemoryState {
 }
 
 /// Whether a key is put twice: the store would not take it.
-fn puts_twice(txn: &ZnodeTxn) -> bool {
-    let put = |write: &ZnodeWrite| match write {
-        ZnodeWrite::CreateChild { key, is_numbered: false, .. } | ZnodeWrite::Put { key, .. } => Some(key.clone()),
-        ZnodeWrite::CreateChild { .. } | ZnodeWrite::Delete { .. } => None,
+fn puts_twice(txn: &ZookeeperTxn) -> bool {
+    let put = |write: &ZookeeperWrite| match write {
+        ZookeeperWrite::CreateChild { key, is_numbered: false, .. } | ZookeeperWrite::Put { key, .. } => {
+            Some(key.clone())
+        }
+        ZookeeperWrite::CreateChild { .. } | ZookeeperWrite::Delete { .. } => None,
     };
     let mut seen = BTreeSet::new();
     txn.writes.iter().filter_map(put).any(|key| !seen.insert(key))
 }
 
 /// Bytes of its keys and values, as the store counts them.
-fn txn_bytes(txn: &ZnodeTxn) -> usize {
+fn txn_bytes(txn: &ZookeeperTxn) -> usize {
     let written = txn.writes.iter().map(|write| match write {
-        ZnodeWrite::CreateChild { parent, key, value, .. } => parent.len() + key.len() + value.len(),
-        ZnodeWrite::Put { key, value } => key.len() + value.len(),
-        ZnodeWrite::Delete { key } => key.len(),
+        ZookeeperWrite::CreateChild { parent, key, value, .. } => parent.len() + key.len() + value.len(),
+        ZookeeperWrite::Put { key, value } => key.len() + value.len(),
+        ZookeeperWrite::Delete { key } => key.len(),
     });
     let compared = txn.conditions.iter().map(|condition| condition.key.len());
     written.chain(compared).chain(txn.otherwise_get.iter().map(Vec::len)).sum()
 }
 
-fn keys(txn: &ZnodeTxn) -> impl Iterator<Item = &Vec<u8>> {
+fn keys(txn: &ZookeeperTxn) -> impl Iterator<Item = &Vec<u8>> {
     txn.writes.iter().map(|write| match write {
-        ZnodeWrite::CreateChild { key, .. } | ZnodeWrite::Put { key, .. } | ZnodeWrite::Delete { key } => key,
+        ZookeeperWrite::CreateChild { key, .. } | ZookeeperWrite::Put { key, .. } | ZookeeperWrite::Delete { key } => {
+            key
+        }
     })
 }
 
 /// Changes, and the children that were made by each write.
-type Ran = (Vec<ZnodeChange>, Vec<Option<Vec<u8>>>);
+type Ran = (Vec<ZookeeperChange>, Vec<Option<Vec<u8>>>);
 
 struct MemoryView<'a>(&'a MemoryState, &'a AtomicU64);
 
@@ -415,11 +427,11 @@ impl AppliedZnodes for MemoryView<'_> {
         self.0.revision
     }
 
-    fn get(&self, key: &[u8]) -> Option<StoredZnode> {
+    fn get(&self, key: &[u8]) -> Option<ZookeeperEntry> {
         self.0.entries.get(key).map(|entry| entry.stored.clone())
     }
 
-    fn range(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8], &StoredZnode) -> bool) {
+    fn range(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8], &ZookeeperEntry) -> bool) {
         for (key, entry) in self.0.entries.range(from.to_vec()..to.to_vec()) {
             self.1.fetch_add(1, SeqCst);
             if !show(key, &entry.stored) {
@@ -440,14 +452,14 @@ impl AppliedZnodes for MemoryView<'_> {
 
 impl MemoryNode {
     /// Waits until this node has applied so many steps.
-    async fn applied_steps(&self, steps: usize) -> Result<(), ZookeeperFailure> {
+    async fn applied_steps(&self, steps: usize) -> Result<(), ZookeeperStoreError> {
         let mut moved = self.cluster.moved.subscribe();
         let waited = tokio::time::timeout(Duration::from_secs(60), async {
             while self.cluster.all().members[self.index].applied < steps {
                 moved.changed().await.unwrap();
             }
         });
-        waited.await.map_err(|_| ZookeeperFailure::Unknown("this node does not apply".to_owned()))
+        waited.await.map_err(|_| ZookeeperStoreError::Unknown("this node does not apply".to_owned()))
     }
 
     fn start(session: u64, all: &MemoryAll) -> SessionStart {
@@ -459,10 +471,10 @@ impl MemoryNode {
 impl ZookeeperStore for MemoryNode {
     async fn open(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         session: u64,
         ttl_ms: u64,
-    ) -> Result<SessionStart, ZookeeperFailure> {
+    ) -> Result<SessionStart, ZookeeperStoreError> {
         let (start, steps) = {
             let mut all = self.cluster.all();
             let mut state = all.now.clone();
@@ -470,7 +482,7 @@ impl ZookeeperStore for MemoryNode {
             let deadline = Instant::now() + Duration::from_millis(ttl_ms);
             state
                 .sessions
-                .insert(session, MemorySession { number: 1, ttl_ms, deadline, owner: requester.identity.clone() });
+                .insert(session, MemorySession { number: 1, ttl_ms, deadline, owner: caller.identity.clone() });
             let step = AppliedStep { revision: state.revision, ..AppliedStep::default() };
             self.cluster.push(&mut all, state, step);
             (Self::start(session, &all), all.steps.len())
@@ -479,7 +491,7 @@ impl ZookeeperStore for MemoryNode {
         Ok(start)
     }
 
-    async fn attach(&self, _: &ZnodeRequester, session: u64) -> Result<AttachOutcome, ZookeeperFailure> {
+    async fn attach(&self, _: &ZookeeperCaller, session: u64) -> Result<AttachOutcome, ZookeeperStoreError> {
         self.cluster.tick();
         let (outcome, steps) = {
             let mut all = self.cluster.all();
@@ -501,21 +513,21 @@ impl ZookeeperStore for MemoryNode {
         Ok(outcome)
     }
 
-    async fn set_owner(&self, requester: &ZnodeRequester, session: u64) -> Result<(), ZookeeperFailure> {
+    async fn set_owner(&self, caller: &ZookeeperCaller, session: u64) -> Result<(), ZookeeperStoreError> {
         let mut all = self.cluster.all();
-        let owned = all.now.sessions.values().filter(|session| session.owner == requester.identity).count();
+        let owned = all.now.sessions.values().filter(|session| session.owner == caller.identity).count();
         let most = all.sessions_max;
         let Some(known) = all.now.sessions.get_mut(&session).filter(|session| session.owner.is_none()) else {
             return Ok(());
         };
         if owned >= most {
-            return Err(ZookeeperFailure::Full(format!("{:?} has {owned} sessions", requester.identity)));
+            return Err(ZookeeperStoreError::Full(format!("{:?} has {owned} sessions", caller.identity)));
         }
-        known.owner.clone_from(&requester.identity);
+        known.owner.clone_from(&caller.identity);
         Ok(())
     }
 
-    async fn close(&self, _: &ZnodeRequester, attached: NumberedSession) -> Result<CloseOutcome, ZookeeperFailure> {
+    async fn close(&self, _: &ZookeeperCaller, attached: NumberedSession) -> Result<CloseOutcome, ZookeeperStoreError> {
         let (outcome, steps) = {
             let mut all = self.cluster.all();
             let number = all.now.sessions.get(&attached.session).map(|session| session.number);
@@ -556,12 +568,12 @@ impl ZookeeperStore for MemoryNode {
         look(&MemoryView(&all.steps[all.members[self.index].applied - 1].0, &all.shown))
     }
 
-    fn may_read(&self, _: &ZnodeRequester, key: &[u8]) -> bool {
+    fn may_read(&self, _: &ZookeeperCaller, key: &[u8]) -> bool {
         let all = self.cluster.all();
         all.forbidden_part.as_ref().is_none_or(|part| !String::from_utf8_lossy(key).contains(part))
     }
 
-    async fn catch_up(&self, _: &ZnodeRequester) -> Result<u64, ZookeeperFailure> {
+    async fn catch_up(&self, _: &ZookeeperCaller) -> Result<u64, ZookeeperStoreError> {
         let (revision, steps) = {
             let all = self.cluster.all();
             (all.now.revision, all.steps.len())
@@ -572,10 +584,10 @@ impl ZookeeperStore for MemoryNode {
 
     async fn commit(
         &self,
-        _: &ZnodeRequester,
+        _: &ZookeeperCaller,
         attached: Option<NumberedSession>,
-        txn: ZnodeTxn,
-    ) -> Result<TxnVerdict, ZookeeperFailure> {
+        txn: ZookeeperTxn,
+    ) -> Result<ZookeeperCommitted, ZookeeperStoreError> {
         let (verdict, steps, is_lost) = {
             let mut all = self.cluster.all();
             if let Some(failure) = all.fails_next.take() {
@@ -584,16 +596,18 @@ impl ZookeeperStore for MemoryNode {
             assert!(!puts_twice(&txn), "a key is put twice: {txn:?}");
             let is_forbidden = |part: &String| keys(&txn).any(|key| String::from_utf8_lossy(key).contains(part));
             if all.forbidden_part.as_ref().is_some_and(is_forbidden) {
-                return Err(ZookeeperFailure::Denied("these keys are forbidden".to_owned()));
+                return Err(ZookeeperStoreError::Denied("these keys are forbidden".to_owned()));
             }
-            let is_large = |write: &ZnodeWrite| match write {
-                ZnodeWrite::CreateChild { value, .. } | ZnodeWrite::Put { value, .. } => value.len() > VALUE_BYTES_MAX,
-                ZnodeWrite::Delete { .. } => false,
+            let is_large = |write: &ZookeeperWrite| match write {
+                ZookeeperWrite::CreateChild { value, .. } | ZookeeperWrite::Put { value, .. } => {
+                    value.len() > VALUE_BYTES_MAX
+                }
+                ZookeeperWrite::Delete { .. } => false,
             };
             let is_long =
                 txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX || txn_bytes(&txn) > TXN_BYTES_MAX;
             if is_long || txn.writes.iter().any(is_large) {
-                return Err(ZookeeperFailure::TooLarge("too large".to_owned()));
+                return Err(ZookeeperStoreError::TooLarge("too large".to_owned()));
             }
             if let Some(intruder) = all.intruders.pop() {
                 let mut state = all.now.clone();
@@ -607,7 +621,7 @@ impl ZookeeperStore for MemoryNode {
             let verdict = self.judge(&mut all, attached, &txn);
             let shown_bytes = verdict.found.iter().flatten().map(|stored| stored.value.len()).sum::<usize>();
             if shown_bytes > TXN_BYTES_MAX {
-                return Err(ZookeeperFailure::TooLarge("it shows too much".to_owned()));
+                return Err(ZookeeperStoreError::TooLarge("it shows too much".to_owned()));
             }
             if verdict.refusal.is_some() && all.refuses_early {
                 return Ok(verdict);
@@ -615,20 +629,20 @@ impl ZookeeperStore for MemoryNode {
             (verdict, all.steps.len(), std::mem::take(&mut all.loses_answer))
         };
         self.applied_steps(steps).await?;
-        if is_lost { Err(ZookeeperFailure::Unknown("no answer in time".to_owned())) } else { Ok(verdict) }
+        if is_lost { Err(ZookeeperStoreError::Unknown("no answer in time".to_owned())) } else { Ok(verdict) }
     }
 
     async fn commit_each(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         attached: NumberedSession,
-        txns: Vec<ZnodeTxn>,
-    ) -> Vec<Result<TxnVerdict, ZookeeperFailure>> {
+        txns: Vec<ZookeeperTxn>,
+    ) -> Vec<Result<ZookeeperCommitted, ZookeeperStoreError>> {
         let together = self.cluster.all().together.max(txns.len());
         self.cluster.all().together = together;
         let mut verdicts = Vec::new();
         for txn in txns {
-            verdicts.push(self.commit(requester, Some(attached), txn).await);
+            verdicts.push(self.commit(caller, Some(attached), txn).await);
             if matches!(verdicts.last(), Some(Err(_))) {
                 break;
             }
@@ -636,7 +650,7 @@ impl ZookeeperStore for MemoryNode {
         verdicts
     }
 
-    async fn feed(&self) -> Result<AppliedFeed, ZookeeperFailure> {
+    async fn feed(&self) -> Result<AppliedFeed, ZookeeperStoreError> {
         let mut all = self.cluster.all();
         let applied = all.members[self.index].applied;
         let after = all.steps[applied - 1].0.revision;
@@ -646,7 +660,7 @@ impl ZookeeperStore for MemoryNode {
         Ok(AppliedFeed { after, steps })
     }
 
-    async fn secret(&self) -> Result<Vec<u8>, ZookeeperFailure> {
+    async fn secret(&self) -> Result<Vec<u8>, ZookeeperStoreError> {
         Ok(b"a secret of the tests".to_vec())
     }
 
@@ -655,7 +669,7 @@ impl ZookeeperStore for MemoryNode {
         user: &str,
         password: &str,
         connection: Weak<()>,
-    ) -> Result<Option<DigestProof>, ZookeeperFailure> {
+    ) -> Result<Option<ZookeeperIdentity>, ZookeeperStoreError> {
         if self.cluster.all().users.get(user).is_none_or(|right| *right != password) {
             return Ok(None);
         }
@@ -671,16 +685,16 @@ impl ZookeeperStore for MemoryNode {
                 let _ = moved.changed().await;
             }
         };
-        Ok(Some(DigestProof { identity, withdrawn: Box::pin(withdrawn) }))
+        Ok(Some(ZookeeperIdentity { name: identity, withdrawn: Box::pin(withdrawn) }))
     }
 
-    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperFailure> {
+    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperStoreError> {
         let mut all = self.cluster.all();
         let most = all.connections_max;
         let open = all.open.entry(identity.to_owned()).or_default();
         open.retain(|open| open.strong_count() > 0);
         if open.len() >= most {
-            return Err(ZookeeperFailure::Full(format!("{identity} has {most} connections")));
+            return Err(ZookeeperStoreError::Full(format!("{identity} has {most} connections")));
         }
         open.push(connection);
         Ok(())
@@ -702,9 +716,10 @@ impl ZookeeperStore for MemoryNode {
 }
 
 impl MemoryNode {
-    fn judge(&self, all: &mut MemoryAll, attached: Option<NumberedSession>, txn: &ZnodeTxn) -> TxnVerdict {
+    fn judge(&self, all: &mut MemoryAll, attached: Option<NumberedSession>, txn: &ZookeeperTxn) -> ZookeeperCommitted {
         let revision = all.now.revision;
-        let refused = |refusal| TxnVerdict { revision, refusal: Some(refusal), ..TxnVerdict::default() };
+        let refused =
+            |refusal| ZookeeperCommitted { revision, refusal: Some(refusal), ..ZookeeperCommitted::default() };
         if let Some(attached) = attached {
             match all.now.sessions.get(&attached.session) {
                 None => return refused(TxnRefusal::SessionOver),
@@ -721,12 +736,12 @@ impl MemoryNode {
                     let step = AppliedStep { revision, changes, ..AppliedStep::default() };
                     self.cluster.push(all, state, step);
                 }
-                TxnVerdict { revision, created, refusal: None, found: Vec::new() }
+                ZookeeperCommitted { revision, created, refusal: None, found: Vec::new() }
             }
             Err(refusal) => {
                 let found = txn.otherwise_get.iter();
                 let found = found.map(|key| all.now.entries.get(key).map(|entry| entry.stored.clone())).collect();
-                TxnVerdict { found, ..refused(refusal) }
+                ZookeeperCommitted { found, ..refused(refusal) }
             }
         }
     }

@@ -5,7 +5,7 @@ use super::{
     client::{Body, Client, drop_ref, write_create},
 };
 use crate::{
-    ZnodeTxn, ZnodeWrite,
+    ZookeeperTxn, ZookeeperWrite,
     wire::{JuteWriter, Opcode, ZnodeStat},
 };
 
@@ -226,8 +226,8 @@ async fn nodes_that_are_large_together_are_planned_again_and_told_apart() {
 
     // Another client writes right before, twice: the same multi is planned in the state that it has left.
     let stored = rig.cluster.stored(b"zookeeper\0small").unwrap();
-    let put = ZnodeWrite::Put { key: b"zookeeper\0small".to_vec(), value: stored.value };
-    rig.cluster.intrude(vec![ZnodeTxn { writes: vec![put], ..ZnodeTxn::default() }; 2]);
+    let put = ZookeeperWrite::Put { key: b"zookeeper\0small".to_vec(), value: stored.value };
+    rig.cluster.intrude(vec![ZookeeperTxn { writes: vec![put], ..ZookeeperTxn::default() }; 2]);
     let mut ops = vec![Op::Set("/small", b"new", -1)];
     ops.extend(large.map(|path| Op::Check(path, 0)));
     let mut expected = vec![Done::Stat(1, 3)];

@@ -5,7 +5,7 @@ use super::{
     client::{Body, Client, Told, drop_ref, write_create},
 };
 use crate::{
-    ZnodeTxn, ZnodeWrite, ZookeeperFailure,
+    ZookeeperStoreError, ZookeeperTxn, ZookeeperWrite,
     wire::{AclEntry, JuteWriter, Opcode, ZnodeStat},
 };
 
@@ -230,15 +230,18 @@ async fn a_write_that_others_overtake_is_planned_again() {
     let mut client = rig.client().await;
     client.create("/a", b"", 0).await.unwrap();
     let stored = rig.cluster.stored(b"zookeeper\0a").unwrap();
-    let put = |value: &[u8]| ZnodeTxn {
-        writes: vec![ZnodeWrite::Put { key: b"zookeeper\0a".to_vec(), value: value.into() }],
-        ..ZnodeTxn::default()
+    let put = |value: &[u8]| ZookeeperTxn {
+        writes: vec![ZookeeperWrite::Put { key: b"zookeeper\0a".to_vec(), value: value.into() }],
+        ..ZookeeperTxn::default()
     };
     rig.cluster.intrude((0..20).map(|_| put(&stored.value)).collect());
     assert_eq!(client.set("/a", b"mine", 0).await.unwrap().version, 1);
 
     // It is gone before the write, and there again before the next.
-    let gone = ZnodeTxn { writes: vec![ZnodeWrite::Delete { key: b"zookeeper\0a".to_vec() }], ..ZnodeTxn::default() };
+    let gone = ZookeeperTxn {
+        writes: vec![ZookeeperWrite::Delete { key: b"zookeeper\0a".to_vec() }],
+        ..ZookeeperTxn::default()
+    };
     rig.cluster.intrude(vec![gone]);
     assert_eq!(client.set("/a", b"mine", -1).await, Err(NO_NODE));
 }
@@ -256,9 +259,9 @@ async fn a_lost_answer_closes_the_connection_and_the_session_goes_on() {
     // What it did shows at once after the reconnect.
     let mut again = rig.again(0, &client).await.unwrap();
     assert_eq!(again.exists("/a", false).await.unwrap().owner, client.session());
-    rig.cluster.fail_next(ZookeeperFailure::Full("full".to_owned()));
+    rig.cluster.fail_next(ZookeeperStoreError::Full("full".to_owned()));
     assert_eq!(again.create("/b", b"", 0).await, Err(-125));
-    rig.cluster.fail_next(ZookeeperFailure::NotExecuted("no leader".to_owned()));
+    rig.cluster.fail_next(ZookeeperStoreError::NotExecuted("no leader".to_owned()));
     again.send(Opcode::CREATE, |out| write_create(out, "/b", b"", 1)).await;
     assert_eq!(again.next().await, None);
 }

@@ -4,7 +4,7 @@ use super::{
     Rig,
     client::{Body, Client, drop_ref, write_create},
 };
-use crate::{ZnodeTxn, ZnodeWrite, tree::ZnodePath, wire::Opcode};
+use crate::{ZookeeperTxn, ZookeeperWrite, tree::ZnodePath, wire::Opcode};
 
 /// A write of a client.
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +104,8 @@ async fn nothing_takes_effect_before_what_was_sent_before_it() {
     let stored = |path| rig.cluster.stored(&key(path)).unwrap();
 
     // Others write the parent of the first one, as often as it is planned.
-    let put = ZnodeWrite::Put { key: key("/a"), value: stored("/a").value };
-    let txn = ZnodeTxn { writes: vec![put], ..ZnodeTxn::default() };
+    let put = ZookeeperWrite::Put { key: key("/a"), value: stored("/a").value };
+    let txn = ZookeeperTxn { writes: vec![put], ..ZookeeperTxn::default() };
     rig.cluster.intrude(vec![txn]);
     let sent = [Sent::Create("/a/c", 0), Sent::Create("/b/e", 0), Sent::Create("/b/n-", 2)];
     let xids = Sent::send(&sent, &mut client).await;
@@ -125,8 +125,8 @@ async fn a_node_that_others_have_deleted_is_told_missing() {
     for path in ["/a", "/b"] {
         client.create(path, b"", 0).await.unwrap();
     }
-    let gone = ZnodeWrite::Delete { key: ZnodePath::parse("/a").unwrap().key() };
-    rig.cluster.intrude(vec![ZnodeTxn { writes: vec![gone], ..ZnodeTxn::default() }]);
+    let gone = ZookeeperWrite::Delete { key: ZnodePath::parse("/a").unwrap().key() };
+    rig.cluster.intrude(vec![ZookeeperTxn { writes: vec![gone], ..ZookeeperTxn::default() }]);
     let xids = Sent::send(&[Sent::Delete("/a", -1), Sent::Create("/b/e", 0)], &mut client).await;
     assert_eq!(client.reply(xids[0]).await, Err(-101));
     client.reply(xids[1]).await.unwrap();

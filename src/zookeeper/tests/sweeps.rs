@@ -84,7 +84,7 @@ async fn many_are_swept_and_one_that_is_written_meanwhile_keeps_none() {
     rig.ports[0].sweep().await.unwrap();
     let key = b"zookeeper\x0075".to_vec();
     let value = rig.cluster.stored(&key).unwrap().value;
-    let put = crate::ZnodeTxn { writes: vec![crate::ZnodeWrite::Put { key, value }], ..Default::default() };
+    let put = crate::ZookeeperTxn { writes: vec![crate::ZookeeperWrite::Put { key, value }], ..Default::default() };
     rig.cluster.intrude(vec![put]);
     let removed = rig.ports[0].sweep().await.unwrap();
     assert_eq!(removed, 149);

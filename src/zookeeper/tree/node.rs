@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{ZnodePath, ZnodeValue};
 use crate::{
-    AppliedZnodes, ChildCounts, StoredZnode,
+    AppliedZnodes, ChildCounts, ZookeeperEntry,
     wire::{AclEntry, ZnodeStat, permissions},
 };
 
@@ -32,12 +32,12 @@ pub(crate) struct PlannedStat(ZnodeStat);
 
 impl Znode {
     /// A node of the store.
-    pub(crate) fn from_stored(stored: &StoredZnode) -> Self {
+    pub(crate) fn from_stored(stored: &ZookeeperEntry) -> Self {
         Self::with_value(stored, ZnodeValue::decode(&stored.value))
     }
 
-    fn with_value(stored: &StoredZnode, value: ZnodeValue) -> Self {
-        let StoredZnode { created, modified, owner, children, value: _ } = *stored;
+    fn with_value(stored: &ZookeeperEntry, value: ZnodeValue) -> Self {
+        let ZookeeperEntry { created, modified, owner, children, value: _ } = *stored;
         Self { value, created, modified, owner, children }
     }
 
@@ -98,7 +98,7 @@ pub(crate) fn look_up(applied: &dyn AppliedZnodes, path: &ZnodePath) -> Option<Z
 
 /// What clients are told of the node of a path. Nothing of its value is copied.
 pub(crate) fn look_up_stat(applied: &dyn AppliedZnodes, path: &ZnodePath) -> Option<ZnodeStat> {
-    let open = |stored: &StoredZnode| Znode::with_value(stored, ZnodeValue::decode_without_acl(&stored.value));
+    let open = |stored: &ZookeeperEntry| Znode::with_value(stored, ZnodeValue::decode_without_acl(&stored.value));
     let node = look_up_with(path, |key| applied.get(key), open)?;
     Some(node.stat(applied.revision()))
 }
@@ -109,14 +109,14 @@ pub(crate) fn stored_key(path: &ZnodePath) -> Option<Vec<u8>> {
 }
 
 /// The node of a path, of which `get` knows the entries.
-pub(crate) fn look_up_stored(path: &ZnodePath, get: impl FnOnce(&[u8]) -> Option<StoredZnode>) -> Option<Znode> {
+pub(crate) fn look_up_stored(path: &ZnodePath, get: impl FnOnce(&[u8]) -> Option<ZookeeperEntry>) -> Option<Znode> {
     look_up_with(path, get, Znode::from_stored)
 }
 
 fn look_up_with(
     path: &ZnodePath,
-    get: impl FnOnce(&[u8]) -> Option<StoredZnode>,
-    open: impl Fn(&StoredZnode) -> Znode,
+    get: impl FnOnce(&[u8]) -> Option<ZookeeperEntry>,
+    open: impl Fn(&ZookeeperEntry) -> Znode,
 ) -> Option<Znode> {
     let Some(key) = stored_key(path) else { return system_node(path) };
     let stored = get(&key);

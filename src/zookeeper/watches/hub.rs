@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{EventOutbox, WatchClass, WatchLimits, WatchTable, WatcherId};
 use crate::{
-    AppliedStep, NumberedSession, ZnodeChange, ZnodeChangeKind,
+    AppliedStep, NumberedSession, ZookeeperChange, ZookeeperChangeKind,
     tree::{ZnodePath, ZnodeValue},
 };
 
@@ -263,19 +263,19 @@ impl HubState {
         }
     }
 
-    fn tell_change(&mut self, change: &ZnodeChange, path: &ZnodePath) {
+    fn tell_change(&mut self, change: &ZookeeperChange, path: &ZnodePath) {
         let revision = change.revision;
         let parent = path.parent();
 
         match change.kind {
-            ZnodeChangeKind::Created { is_again } => {
+            ZookeeperChangeKind::Created { is_again } => {
                 if is_again {
                     self.tell_event(OF_END, DELETED, path, revision);
                 }
                 self.tell_event(OF_NODE, CREATED, path, revision);
             }
-            ZnodeChangeKind::Deleted => self.tell_event(OF_END, DELETED, path, revision),
-            ZnodeChangeKind::Changed => {
+            ZookeeperChangeKind::Deleted => self.tell_event(OF_END, DELETED, path, revision),
+            ZookeeperChangeKind::Changed => {
                 // A new access list is no event.
                 if change.value.as_deref().is_none_or(ZnodeValue::is_data_written) {
                     self.tell_event(OF_NODE, DATA_CHANGED, path, revision);

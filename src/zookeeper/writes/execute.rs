@@ -6,8 +6,8 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::plan::{Planner, WritePlan, WriteResult};
 use crate::{
-    NumberedSession, StoredZnode, TxnRefusal, TxnVerdict, WriteRefusal, ZnodeRequester, ZnodeTxn, ZnodeWrite,
-    ZookeeperFailure, ZookeeperStore,
+    NumberedSession, TxnRefusal, WriteRefusal, ZookeeperCaller, ZookeeperCommitted, ZookeeperEntry, ZookeeperStore,
+    ZookeeperStoreError, ZookeeperTxn, ZookeeperWrite,
     tree::{ClientIdentities, ZnodePath, ZnodeValue},
     wire::{ErrorCode, WriteOperation},
 };
@@ -22,7 +22,7 @@ pub(crate) struct WriteContext<'a, S> {
     /// The store.
     pub(crate) store: &'a S,
     /// The client, and its deadline.
-    pub(crate) requester: &'a ZnodeRequester,
+    pub(crate) caller: &'a ZookeeperCaller,
     /// Its session.
     pub(crate) attached: NumberedSession,
     /// What it may do.
@@ -64,15 +64,15 @@ pub(crate) enum WriteOutcome {
     SessionMoved { revision: u64 },
 }
 
-/// Does requests, all or none. Fails as the store does, or when others have written the same nodes for as long as the requester waits.
+/// Does requests, all or none. Fails as the store does, or when others have written the same nodes for as long as the caller waits.
 /// Dropping the future abandons it: what it does may still take effect.
 pub(crate) async fn execute<S: ZookeeperStore>(
     context: &WriteContext<'_, S>,
     requests: &[WriteOperation],
-) -> Result<WriteOutcome, ZookeeperFailure> {
+) -> Result<WriteOutcome, ZookeeperStoreError> {
     let planner = context.planner();
     // What a refusal has shown is newer than what this node has applied.
-    let mut shown: HashMap<Vec<u8>, Option<StoredZnode>> = HashMap::new();
+    let mut shown: HashMap<Vec<u8>, Option<ZookeeperEntry>> = HashMap::new();
     // A multi may read nodes that have more bytes together than the store shows in one refusal.
     let mut asks_for_found = true;
     let mut pause = Duration::from_millis(1);
@@ -88,22 +88,22 @@ pub(crate) async fn execute<S: ZookeeperStore>(
         }
         let keys = txn.otherwise_get.clone();
 
-        match context.store.commit(context.requester, Some(context.attached), txn).await {
+        match context.store.commit(context.caller, Some(context.attached), txn).await {
             // Either the transaction is too large, or what its refusal would show: then it is judged without.
-            Err(ZookeeperFailure::TooLarge(_)) if asks_for_found => asks_for_found = false,
+            Err(ZookeeperStoreError::TooLarge(_)) if asks_for_found => asks_for_found = false,
             Err(failure) => return Err(failure),
             Ok(verdict) => match judge(plan, verdict) {
                 PlanJudgement::Ended(outcome) => return Ok(outcome),
                 PlanJudgement::Again(found) if asks_for_found => shown.extend(keys.into_iter().zip(found)),
                 PlanJudgement::Again(_) => {
                     // The state of the refusal comes to this node.
-                    context.store.catch_up(context.requester).await?;
+                    context.store.catch_up(context.caller).await?;
                     shown.clear();
                 }
             },
         }
 
-        if Instant::now() >= context.requester.deadline {
+        if Instant::now() >= context.caller.deadline {
             break;
         }
         if attempt > AT_ONCE {
@@ -112,18 +112,18 @@ pub(crate) async fn execute<S: ZookeeperStore>(
         }
     }
     let why = "others have written the same nodes for as long as this request may take; send it again";
-    Err(ZookeeperFailure::NotExecuted(why.to_owned()))
+    Err(ZookeeperStoreError::NotExecuted(why.to_owned()))
 }
 
 /// What a verdict means for a plan.
 pub(super) enum PlanJudgement {
     Ended(WriteOutcome),
     /// The plan was made for another state; these are the entries that it has read, as they are now.
-    Again(Vec<Option<StoredZnode>>),
+    Again(Vec<Option<ZookeeperEntry>>),
 }
 
-pub(super) fn judge(plan: WritePlan, verdict: TxnVerdict) -> PlanJudgement {
-    let TxnVerdict { revision, created, refusal, found } = verdict;
+pub(super) fn judge(plan: WritePlan, verdict: ZookeeperCommitted) -> PlanJudgement {
+    let ZookeeperCommitted { revision, created, refusal, found } = verdict;
     let failed = |operation, code| PlanJudgement::Ended(WriteOutcome::Failed { revision, operation, code });
 
     match refusal {
@@ -155,17 +155,17 @@ fn refusal_code(reason: WriteRefusal) -> ErrorCode {
 /// Makes the entry of the root if it is missing: without it, nothing can be made below.
 pub(crate) async fn ensure_root<S: ZookeeperStore>(
     store: &S,
-    requester: &ZnodeRequester,
-) -> Result<(), ZookeeperFailure> {
+    caller: &ZookeeperCaller,
+) -> Result<(), ZookeeperStoreError> {
     let key = ZnodePath::root().key();
     if store.applied(|applied| applied.get(&key).is_some()) {
         return Ok(());
     }
 
-    let requester = ZnodeRequester { is_port: true, ..requester.clone() };
-    let condition = crate::ZnodeCondition { key: key.clone(), modified: 0 };
-    let put = ZnodeWrite::Put { key, value: ZnodeValue::system().encode() };
-    let txn = ZnodeTxn { conditions: vec![condition], writes: vec![put], otherwise_get: Vec::new() };
+    let caller = ZookeeperCaller { is_port: true, ..caller.clone() };
+    let condition = crate::ZookeeperCondition { key: key.clone(), modified: 0 };
+    let put = ZookeeperWrite::Put { key, value: ZnodeValue::system().encode() };
+    let txn = ZookeeperTxn { conditions: vec![condition], writes: vec![put], otherwise_get: Vec::new() };
     // A refusal means that another node was faster.
-    store.commit(&requester, None, txn).await.map(|_| ())
+    store.commit(&caller, None, txn).await.map(|_| ())
 }

@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    StoredZnode, ZnodeCondition, ZnodeTxn, ZnodeWrite,
+    ZookeeperCondition, ZookeeperEntry, ZookeeperTxn, ZookeeperWrite,
     tree::{PENDING, PlannedStat, Znode, ZnodePath, ZnodeValue, look_up_stored, stored_key},
 };
 
@@ -23,7 +23,7 @@ struct OverlaidZnode {
 
 /// A write of the plan.
 struct PlannedWrite {
-    write: ZnodeWrite,
+    write: ZookeeperWrite,
     /// The value that it gives the entry. It becomes bytes when the plan is made: an earlier value of the same entry is never sent.
     value: Option<ZnodeValue>,
     /// The request that it is for.
@@ -32,9 +32,9 @@ struct PlannedWrite {
 
 /// The state that a plan sees, and its writes so far.
 pub(super) struct Overlay<'a> {
-    get: &'a dyn Fn(&[u8]) -> Option<StoredZnode>,
+    get: &'a dyn Fn(&[u8]) -> Option<ZookeeperEntry>,
     nodes: HashMap<ZnodePath, OverlaidZnode>,
-    conditions: Vec<ZnodeCondition>,
+    conditions: Vec<ZookeeperCondition>,
     writes: Vec<Option<PlannedWrite>>,
     /// Bytes of all access lists that its requests have given.
     pub(super) acl_bytes: usize,
@@ -42,7 +42,7 @@ pub(super) struct Overlay<'a> {
 
 impl<'a> Overlay<'a> {
     /// A state of the store of which nothing was read.
-    pub(super) fn new(get: &'a dyn Fn(&[u8]) -> Option<StoredZnode>) -> Self {
+    pub(super) fn new(get: &'a dyn Fn(&[u8]) -> Option<ZookeeperEntry>) -> Self {
         Self { get, nodes: HashMap::new(), conditions: Vec::new(), writes: Vec::new(), acl_bytes: 0 }
     }
 
@@ -52,7 +52,7 @@ impl<'a> Overlay<'a> {
             let node = look_up_stored(path, |key| {
                 let stored = (self.get)(key);
                 let modified = stored.as_ref().map_or(0, |stored| stored.modified);
-                self.conditions.push(ZnodeCondition { key: key.to_vec(), modified });
+                self.conditions.push(ZookeeperCondition { key: key.to_vec(), modified });
                 stored
             });
             self.nodes.insert(path.clone(), OverlaidZnode { node, put: None, is_deleted: false, first_life: None });
@@ -65,7 +65,7 @@ impl<'a> Overlay<'a> {
         self.nodes.get(path).is_some_and(|known| known.node.is_some())
     }
 
-    fn push(&mut self, operation: usize, write: ZnodeWrite, value: Option<ZnodeValue>) -> usize {
+    fn push(&mut self, operation: usize, write: ZookeeperWrite, value: Option<ZnodeValue>) -> usize {
         self.writes.push(Some(PlannedWrite { write, value, operation }));
         self.writes.len() - 1
     }
@@ -87,7 +87,7 @@ impl<'a> Overlay<'a> {
     /// Plans a child. Returns the index of the write, among all that were planned.
     pub(super) fn create(&mut self, operation: usize, child: PlannedChild) -> usize {
         let PlannedChild { parent, path, key, node } = child;
-        let write = ZnodeWrite::CreateChild {
+        let write = ZookeeperWrite::CreateChild {
             parent: parent.key(),
             key,
             is_numbered: path.is_none(),
@@ -124,7 +124,7 @@ impl<'a> Overlay<'a> {
         if let Some(planned) = put.and_then(|index| self.writes[index].as_mut()) {
             planned.value = Some(value.clone());
         } else {
-            let write = ZnodeWrite::Put { key: stored_key(path)?, value: Arc::default() };
+            let write = ZookeeperWrite::Put { key: stored_key(path)?, value: Arc::default() };
             let index = self.push(operation, write, Some(value.clone()));
             self.nodes.get_mut(path)?.put = Some(index);
         }
@@ -151,7 +151,7 @@ impl<'a> Overlay<'a> {
             self.writes[index] = None;
         }
         if !(is_made_here && was_deleted) {
-            let ended = self.push(operation, ZnodeWrite::Delete { key: path.key() }, None);
+            let ended = self.push(operation, ZookeeperWrite::Delete { key: path.key() }, None);
             let first_life = put.filter(|_| is_made_here).map(|made| (made, ended));
             if let Some(known) = self.nodes.get_mut(path) {
                 known.first_life = first_life;
@@ -161,7 +161,7 @@ impl<'a> Overlay<'a> {
     }
 
     /// The transaction, and the request of each of its writes.
-    pub(super) fn into_txn(self) -> (ZnodeTxn, Vec<usize>, Vec<Option<usize>>) {
+    pub(super) fn into_txn(self) -> (ZookeeperTxn, Vec<usize>, Vec<Option<usize>>) {
         let mut places = Vec::with_capacity(self.writes.len());
         let mut writes = Vec::new();
         let mut operations = Vec::new();
@@ -177,7 +177,7 @@ impl<'a> Overlay<'a> {
         }
 
         let otherwise_get = self.conditions.iter().map(|condition| condition.key.clone()).collect();
-        (ZnodeTxn { conditions: self.conditions, writes, otherwise_get }, operations, places)
+        (ZookeeperTxn { conditions: self.conditions, writes, otherwise_get }, operations, places)
     }
 }
 
@@ -195,11 +195,11 @@ pub(super) struct PlannedChild {
 
 impl PlannedWrite {
     fn is_create(&self) -> bool {
-        matches!(self.write, ZnodeWrite::CreateChild { .. })
+        matches!(self.write, ZookeeperWrite::CreateChild { .. })
     }
 }
 
-impl ZnodeWrite {
+impl ZookeeperWrite {
     fn set_value(&mut self, new: Arc<[u8]>) {
         match self {
             Self::CreateChild { value, .. } | Self::Put { value, .. } => *value = new,

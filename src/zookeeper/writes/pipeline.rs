@@ -17,7 +17,8 @@ use super::{
     plan::WritePlan,
 };
 use crate::{
-    StoredZnode, TxnVerdict, ZnodeCondition, ZnodeTxn, ZnodeWrite, ZookeeperFailure, ZookeeperStore,
+    ZookeeperCommitted, ZookeeperCondition, ZookeeperEntry, ZookeeperStore, ZookeeperStoreError, ZookeeperTxn,
+    ZookeeperWrite,
     wire::{ErrorCode, WriteOperation},
 };
 
@@ -29,12 +30,12 @@ pub(crate) const TOGETHER_MAX: usize = 16;
 pub(crate) async fn execute_each<S: ZookeeperStore>(
     context: &WriteContext<'_, S>,
     requests: &[WriteOperation],
-) -> Vec<Result<WriteOutcome, ZookeeperFailure>> {
+) -> Vec<Result<WriteOutcome, ZookeeperStoreError>> {
     let mut plans = plan_together(context, requests);
     if plans.len() > 1 {
         let txns = plans.iter_mut().map(|plan| take(&mut plan.txn)).collect::<Vec<_>>();
         let keys = txns.iter().map(|txn| txn.otherwise_get.clone()).collect::<Vec<_>>();
-        let verdicts = context.store.commit_each(context.requester, context.attached, txns).await;
+        let verdicts = context.store.commit_each(context.caller, context.attached, txns).await;
         let outcomes = judge_each(context, requests, plans, &keys, verdicts);
         if !outcomes.is_empty() {
             return outcomes;
@@ -71,9 +72,9 @@ fn judge_each<S: ZookeeperStore>(
     requests: &[WriteOperation],
     plans: Vec<WritePlan>,
     keys: &[Vec<Vec<u8>>],
-    verdicts: Vec<Result<TxnVerdict, ZookeeperFailure>>,
-) -> Vec<Result<WriteOutcome, ZookeeperFailure>> {
-    let has_effect = |verdict: &Result<TxnVerdict, _>| verdict.as_ref().is_ok_and(|it| it.refusal.is_none());
+    verdicts: Vec<Result<ZookeeperCommitted, ZookeeperStoreError>>,
+) -> Vec<Result<WriteOutcome, ZookeeperStoreError>> {
+    let has_effect = |verdict: &Result<ZookeeperCommitted, _>| verdict.as_ref().is_ok_and(|it| it.refusal.is_none());
     let last_effect = verdicts.iter().rposition(has_effect);
 
     let mut outcomes = Vec::new();
@@ -95,7 +96,7 @@ fn judge_each<S: ZookeeperStore>(
                 } else if last_effect.is_some_and(|last| last > place) {
                     // Others have changed and then removed what it read, right between the two. It cannot come after them any more.
                     let why = "others have written the same nodes between two requests that were sent together";
-                    outcomes.push(Err(ZookeeperFailure::Unknown(why.to_owned())));
+                    outcomes.push(Err(ZookeeperStoreError::Unknown(why.to_owned())));
                 } else {
                     break;
                 }
@@ -109,7 +110,7 @@ fn judge_each<S: ZookeeperStore>(
 fn failure_in<S: ZookeeperStore>(
     context: &WriteContext<'_, S>,
     request: &WriteOperation,
-    shown: &HashMap<&[u8], Option<StoredZnode>>,
+    shown: &HashMap<&[u8], Option<ZookeeperEntry>>,
 ) -> Option<ErrorCode> {
     let is_all_shown = std::cell::Cell::new(true);
     let get = |key: &[u8]| {
@@ -124,27 +125,27 @@ fn failure_in<S: ZookeeperStore>(
 /// The conditions of the transactions that are under way, as they are once all of these have had their effect.
 #[derive(Default)]
 struct HeldConditions {
-    conditions: Vec<ZnodeCondition>,
+    conditions: Vec<ZookeeperCondition>,
     /// Whether an entry has got a revision that nobody knows yet.
     is_closed: bool,
 }
 
 impl HeldConditions {
     /// Adds a transaction, which gets the conditions of those before it. Returns `false` if it cannot be under way beside them.
-    fn admit(&mut self, txn: &mut ZnodeTxn) -> bool {
-        let contradicts = |condition: &ZnodeCondition| {
+    fn admit(&mut self, txn: &mut ZookeeperTxn) -> bool {
+        let contradicts = |condition: &ZookeeperCondition| {
             self.modified(&condition.key).is_some_and(|modified| modified != condition.modified)
         };
-        let writes_again = |write: &ZnodeWrite| match write {
+        let writes_again = |write: &ZookeeperWrite| match write {
             // What is read and created, or was deleted before, would have an unknown revision for those that follow.
-            ZnodeWrite::CreateChild { key, .. } => self.modified(key).is_some(),
-            ZnodeWrite::Put { .. } | ZnodeWrite::Delete { .. } => false,
+            ZookeeperWrite::CreateChild { key, .. } => self.modified(key).is_some(),
+            ZookeeperWrite::Put { .. } | ZookeeperWrite::Delete { .. } => false,
         };
         if self.is_closed || txn.conditions.iter().any(contradicts) || txn.writes.iter().any(writes_again) {
             return false;
         }
 
-        let is_own = |held: &ZnodeCondition| txn.conditions.iter().any(|own| own.key == held.key);
+        let is_own = |held: &ZookeeperCondition| txn.conditions.iter().any(|own| own.key == held.key);
         let before: Vec<_> = self.conditions.iter().filter(|held| !is_own(held)).cloned().collect();
         for own in &txn.conditions {
             self.hold(own.key.clone(), own.modified);
@@ -155,10 +156,10 @@ impl HeldConditions {
 
         for write in &txn.writes {
             match write {
-                ZnodeWrite::Delete { key } => self.hold(key.clone(), 0),
-                ZnodeWrite::Put { .. } => self.is_closed = true,
+                ZookeeperWrite::Delete { key } => self.hold(key.clone(), 0),
+                ZookeeperWrite::Put { .. } => self.is_closed = true,
                 // The entry of the parent keeps its revision.
-                ZnodeWrite::CreateChild { .. } => {}
+                ZookeeperWrite::CreateChild { .. } => {}
             }
         }
         true
@@ -171,7 +172,7 @@ impl HeldConditions {
     fn hold(&mut self, key: Vec<u8>, modified: u64) {
         match self.conditions.iter_mut().find(|held| held.key == key) {
             Some(held) => held.modified = modified,
-            None => self.conditions.push(ZnodeCondition { key, modified }),
+            None => self.conditions.push(ZookeeperCondition { key, modified }),
         }
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::overlay::{Overlay, PlannedChild};
 use crate::{
-    StoredZnode, ZnodeTxn, ZnodeWrite,
+    ZookeeperEntry, ZookeeperTxn, ZookeeperWrite,
     tree::{
         ClientIdentities, CreateMode, NodeLife, PENDING, PlannedStat, Znode, ZnodePath, ZnodeValue, split_numbered,
     },
@@ -46,7 +46,7 @@ pub(crate) enum WriteResult {
 /// Requests as a transaction.
 pub(super) struct WritePlan {
     /// The transaction. If a request fails, it can only be refused: see [`WritePlan::failure`].
-    pub(super) txn: ZnodeTxn,
+    pub(super) txn: ZookeeperTxn,
     /// The request of each write.
     pub(super) operations: Vec<usize>,
     /// The results, if no request fails.
@@ -61,7 +61,7 @@ impl WritePlan {
     pub(super) fn make(
         planner: &Planner<'_>,
         requests: &[WriteOperation],
-        get: &dyn Fn(&[u8]) -> Option<StoredZnode>,
+        get: &dyn Fn(&[u8]) -> Option<ZookeeperEntry>,
     ) -> Self {
         let mut overlay = Overlay::new(get);
         let mut results = Vec::with_capacity(requests.len());
@@ -92,11 +92,12 @@ impl WritePlan {
 
 /// A write that is refused in every state: its parent has a key that is no node's. So the writes before it are judged, and nothing is done.
 /// The key begins as that of a write beside it, so that no right is missing for this one alone.
-fn refused_write(beside: &ZnodeWrite) -> ZnodeWrite {
-    let (ZnodeWrite::CreateChild { key, .. } | ZnodeWrite::Put { key, .. } | ZnodeWrite::Delete { key }) = beside;
+fn refused_write(beside: &ZookeeperWrite) -> ZookeeperWrite {
+    let (ZookeeperWrite::CreateChild { key, .. } | ZookeeperWrite::Put { key, .. } | ZookeeperWrite::Delete { key }) =
+        beside;
     let parent = [key, &b"\x01"[..]].concat();
     let key = [&parent, &b"\x01"[..]].concat();
-    ZnodeWrite::CreateChild { parent, key, is_numbered: false, value: Vec::new().into(), owner: None }
+    ZookeeperWrite::CreateChild { parent, key, is_numbered: false, value: Vec::new().into(), owner: None }
 }
 
 impl Planner<'_> {
@@ -272,7 +273,7 @@ mod tests {
         let value = value.encode();
         let get = |_: &[u8]| {
             let children = ChildCounts::default();
-            Some(StoredZnode { created: 1, modified: 1, owner: None, children, value: Arc::clone(&value) })
+            Some(ZookeeperEntry { created: 1, modified: 1, owner: None, children, value: Arc::clone(&value) })
         };
         WritePlan::make(&Planner { identities, session: 1, wall_ms: 0 }, requests, &get)
     }

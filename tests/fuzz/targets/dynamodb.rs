@@ -10,8 +10,8 @@ use std::{
 };
 
 use lockkeeper_dynamodb::{
-    CommitResult, ConnectionSource, DynamoCaller, DynamoOptions, DynamoStoreError, HttpListen, Item, ItemEntry,
-    Secrets, Store, StoreTxn, StoredPage, Write, fuzzing, serve,
+    ConnectionSource, DynamoCaller, DynamoCommitted, DynamoEntry, DynamoOptions, DynamoPage, DynamoStore,
+    DynamoStoreError, DynamoTxn, DynamoWrite, HttpListen, Item, Secrets, fuzzing, serve,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
@@ -28,7 +28,7 @@ struct Memory(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    entries: BTreeMap<Vec<u8>, ItemEntry>,
+    entries: BTreeMap<Vec<u8>, DynamoEntry>,
 }
 
 impl Memory {
@@ -37,22 +37,22 @@ impl Memory {
     }
 }
 
-impl Store for Memory {
-    async fn get(&self, _: &DynamoCaller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<ItemEntry>>, DynamoStoreError> {
+impl DynamoStore for Memory {
+    async fn get(&self, _: &DynamoCaller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<DynamoEntry>>, DynamoStoreError> {
         let state = self.state();
         Ok(keys.iter().map(|key| state.entries.get(key).cloned()).collect())
     }
 
-    async fn range(
+    async fn list(
         &self,
         _: &DynamoCaller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
         backwards: bool,
-    ) -> Result<StoredPage, DynamoStoreError> {
+    ) -> Result<DynamoPage, DynamoStoreError> {
         if to.as_ref().is_some_and(|to| *to <= from) {
-            return Ok(StoredPage::default());
+            return Ok(DynamoPage::default());
         }
         let state = self.state();
         let range = state.entries.range((Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded)));
@@ -62,22 +62,22 @@ impl Store for Memory {
         }
         let more = entries.len() > limit;
         entries.truncate(limit);
-        Ok(StoredPage { entries, more })
+        Ok(DynamoPage { entries, more })
     }
 
-    async fn commit(&self, _: &DynamoCaller, txn: StoreTxn) -> Result<CommitResult, DynamoStoreError> {
+    async fn commit(&self, _: &DynamoCaller, txn: DynamoTxn) -> Result<DynamoCommitted, DynamoStoreError> {
         let mut state = self.state();
         let State { revision, entries } = &mut *state;
-        let modified = |key| entries.get(key).map_or(0, |entry: &ItemEntry| entry.modified);
+        let modified = |key| entries.get(key).map_or(0, |entry: &DynamoEntry| entry.modified);
         let succeeded = txn.expected.iter().all(|(key, expected)| modified(key) == *expected);
         if succeeded && !txn.writes.is_empty() {
             *revision += 1;
             for write in txn.writes {
                 match write {
-                    Write::Delete { key } => drop(entries.remove(&key)),
-                    Write::Put { key, value, lease: _ } => {
+                    DynamoWrite::Delete { key } => drop(entries.remove(&key)),
+                    DynamoWrite::Put { key, value, lease: _ } => {
                         let (created, version) = entries.get(&key).map_or((*revision, 0), |e| (e.created, e.version));
-                        let entry = ItemEntry {
+                        let entry = DynamoEntry {
                             created,
                             modified: *revision,
                             version: version + 1,
@@ -91,7 +91,7 @@ impl Store for Memory {
                 }
             }
         }
-        Ok(CommitResult { succeeded, revision: *revision })
+        Ok(DynamoCommitted { succeeded, revision: *revision })
     }
 }
 
@@ -117,7 +117,7 @@ fn recorded() -> impl Iterator<Item = (String, String)> {
 
 thread_local! {
     /// A store with the tables and some items of the recorded requests; each input finds it as it was.
-    static FILLED: BTreeMap<Vec<u8>, ItemEntry> = {
+    static FILLED: BTreeMap<Vec<u8>, DynamoEntry> = {
         let store = Memory::default();
         let operations = fuzzing::Operations::new(store.clone());
         for (operation, body) in recorded() {

@@ -11,7 +11,8 @@ use std::{
 use bytes::Bytes;
 use futures::{StreamExt as _, stream::iter};
 use lockkeeper_etcd::{
-    EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched,
+    EtcdFacts, EtcdFound, EtcdMember, EtcdPage, EtcdSession, EtcdStore, EtcdStoreError, KeptAlive, NodeCondition,
+    WatchedEvents,
     proto::{
         etcdserverpb::{
             AuthenticateRequest, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest,

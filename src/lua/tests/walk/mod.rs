@@ -22,7 +22,7 @@ use std::{
 
 // The store in memory finds the types of the port there.
 use lockkeeper_redis as redis;
-use lockkeeper_redis::{Options, Redis};
+use lockkeeper_redis::{Redis, RedisOptions};
 use tokio_util::sync::CancellationToken;
 
 use super::oracle::RedisServer;
@@ -62,7 +62,7 @@ async fn a_random_walk_has_the_replies_of_redis_server() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let stopping = CancellationToken::new();
-    let port = Redis::new(Memory::default(), Arc::new(LuaInterpreter::default()), Options::new(wall_us, 1));
+    let port = Redis::new(Memory::default(), Arc::new(LuaInterpreter::default()), RedisOptions::new(wall_us, 1));
     let stopped = stopping.clone();
     let served = tokio::spawn(async move { port.serve(listener, stopped).await });
 

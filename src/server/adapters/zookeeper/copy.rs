@@ -28,7 +28,8 @@ use tokio::{
 use lockkeeper_machine::{Entry, EntryEvent, Key, KeyRange, Machine, Revision, RevisionError, SessionId, Stamp};
 use lockkeeper_table::Table;
 use lockkeeper_zookeeper::{
-    AppliedFeed, AppliedStep, AppliedZnodes, ChildCounts, NumberedSession, StoredZnode, ZnodeChange, ZnodeChangeKind,
+    AppliedFeed, AppliedStep, AppliedZnodes, ChildCounts, NumberedSession, ZookeeperChange, ZookeeperChangeKind,
+    ZookeeperEntry,
 };
 
 use super::{
@@ -261,12 +262,12 @@ impl AppliedZnodes for CopyState {
         self.machine.revision().0
     }
 
-    fn get(&self, key: &[u8]) -> Option<StoredZnode> {
+    fn get(&self, key: &[u8]) -> Option<ZookeeperEntry> {
         let key = Key::from_log(key).ok().filter(names::is_node)?;
         self.machine.stored_entry(&key).map(|entry| stored(entry))
     }
 
-    fn range(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8], &StoredZnode) -> bool) {
+    fn range(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8], &ZookeeperEntry) -> bool) {
         for (key, entry) in self.entries(from, to) {
             if !show(key.as_bytes(), &stored(entry)) {
                 return;
@@ -290,9 +291,9 @@ impl AppliedZnodes for CopyState {
 }
 
 /// An entry, in the words of the protocol's crate.
-pub(super) fn stored(entry: &Entry) -> StoredZnode {
+pub(super) fn stored(entry: &Entry) -> ZookeeperEntry {
     let children = entry.children().unwrap_or_default();
-    StoredZnode {
+    ZookeeperEntry {
         created: entry.created.0,
         modified: entry.modified.0,
         owner: entry.lease.and_then(|lease| names::session_number(lease.session)),
@@ -301,15 +302,15 @@ pub(super) fn stored(entry: &Entry) -> StoredZnode {
     }
 }
 
-fn change(event: &EntryEvent) -> ZnodeChange {
+fn change(event: &EntryEvent) -> ZookeeperChange {
     let is_new = |after: &Arc<Entry>| after.created == event.revision;
     let kind = match (&event.before, &event.after) {
-        (_, None) => ZnodeChangeKind::Deleted,
-        (before, Some(after)) if is_new(after) => ZnodeChangeKind::Created { is_again: before.is_some() },
-        (_, Some(_)) => ZnodeChangeKind::Changed,
+        (_, None) => ZookeeperChangeKind::Deleted,
+        (before, Some(after)) if is_new(after) => ZookeeperChangeKind::Created { is_again: before.is_some() },
+        (_, Some(_)) => ZookeeperChangeKind::Changed,
     };
     let value = event.after.as_ref().map(|entry| entry.value.shared());
-    ZnodeChange { revision: event.revision.0, key: event.key.as_bytes().to_vec(), kind, value }
+    ZookeeperChange { revision: event.revision.0, key: event.key.as_bytes().to_vec(), kind, value }
 }
 
 /// A revision that the machine has reached.

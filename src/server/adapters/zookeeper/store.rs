@@ -21,9 +21,9 @@ use lockkeeper_machine::{
 };
 use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_zookeeper::{
-    AppliedFeed, AppliedZnodes, AttachOutcome, CloseOutcome, DigestProof, NodeRole, NumberedSession, SessionStart,
-    TxnRefusal, TxnVerdict, WriteRefusal, ZnodeCondition, ZnodeRequester, ZnodeTxn, ZnodeWrite, ZookeeperFailure,
-    ZookeeperStore,
+    AppliedFeed, AppliedZnodes, AttachOutcome, CloseOutcome, NodeRole, NumberedSession, SessionStart, TxnRefusal,
+    WriteRefusal, ZookeeperCaller, ZookeeperCommitted, ZookeeperCondition, ZookeeperIdentity, ZookeeperStore,
+    ZookeeperStoreError, ZookeeperTxn, ZookeeperWrite,
 };
 
 use super::{
@@ -67,58 +67,59 @@ impl fmt::Debug for ZookeeperKeyspace {
 impl ZookeeperStore for ZookeeperKeyspace {
     async fn open(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         session: u64,
         ttl_ms: u64,
-    ) -> Result<SessionStart, ZookeeperFailure> {
+    ) -> Result<SessionStart, ZookeeperStoreError> {
         let ttl = Ttl::from_millis(u32::try_from(ttl_ms).unwrap_or(u32::MAX)).map_err(too_large)?;
         let id = names::session_id(session);
-        let request = OpenSession { session: Some(id), ttl, label: label(requester) };
+        let request = OpenSession { session: Some(id), ttl, label: label(caller) };
 
         // Who it is may be proven after the session is open, also where those without a proof may read at the most, and a certificate whose
         // identity may only read needs a session for that. Its writes ask for rights of their own.
-        let caller = self.caller(requester);
+        let service_caller = self.service_caller(caller);
         let access = self.client.service().access();
-        let may_open =
-            access.admit(&caller).is_ok() && access.allows(&caller, Right::Acquire, RequestSubject::Anywhere);
+        let may_open = access.admit(&service_caller).is_ok()
+            && access.allows(&service_caller, Right::Acquire, RequestSubject::Anywhere);
         let sent = Instant::now();
         // An identity with no right at all is refused as any other caller.
-        let is_refused = caller.identity.is_some() && !access.allows(&caller, Right::Read, RequestSubject::Anywhere);
+        let is_refused =
+            service_caller.identity.is_some() && !access.allows(&service_caller, Right::Read, RequestSubject::Anywhere);
         if may_open || is_refused {
-            self.call(requester, &caller, request).await?;
+            self.call(caller, &service_caller, request).await?;
         } else {
-            self.call(requester, &own(requester), request).await?;
-            self.own_opened(requester, session).await?;
+            self.call(caller, &own(caller), request).await?;
+            self.own_opened(caller, session).await?;
         }
 
         // A client whose session is over may open this one in its place, and must see nothing of the one before. Where many sessions end at
         // once, or one with very many nodes, their entries go over several entries of the log. Those that end later are no concern of it.
-        let opened = self.applied_here(requester, |state| state.has_session(id)).await?.now();
-        let state = self.applied_here(requester, |state| state.has_cleared(opened)).await?;
+        let opened = self.applied_here(caller, |state| state.has_session(id)).await?.now();
+        let state = self.applied_here(caller, |state| state.has_cleared(opened)).await?;
         Ok(self.begin(NumberedSession { session, number: 0 }, sent, ttl, &state))
     }
 
-    async fn attach(&self, requester: &ZnodeRequester, session: u64) -> Result<AttachOutcome, ZookeeperFailure> {
+    async fn attach(&self, caller: &ZookeeperCaller, session: u64) -> Result<AttachOutcome, ZookeeperStoreError> {
         let id = names::session_id(session);
         let sent = Instant::now();
         // The client has proven by its password that the session is its own.
-        let attached = self.client_call(requester, &own(requester), AttachSession { session: id }).await;
+        let attached = self.client_call(caller, &own(caller), AttachSession { session: id }).await;
         match attached {
             Ok(attachment) => {
                 let is_here = |state: &CopyState| state.attached(id).is_some_and(|last| last >= attachment.number);
-                let state = self.applied_here(requester, is_here).await?;
+                let state = self.applied_here(caller, is_here).await?;
                 let attached = NumberedSession { session, number: attachment.number };
                 Ok(AttachOutcome::Attached(self.begin(attached, sent, attachment.ttl, &state)))
             }
             Err(error) if is_session_over(&error) => {
-                let revision = self.gone_here(requester, session).await?;
+                let revision = self.gone_here(caller, session).await?;
                 Ok(AttachOutcome::Over { revision })
             }
             Err(error) => Err(failed(&error)),
         }
     }
 
-    async fn set_owner(&self, requester: &ZnodeRequester, session: u64) -> Result<(), ZookeeperFailure> {
+    async fn set_owner(&self, caller: &ZookeeperCaller, session: u64) -> Result<(), ZookeeperStoreError> {
         let id = names::session_id(session);
         // Until every member knows such owners, each write asks for the rights of the identity all the same.
         let is_known = self.client.service().replica().versions().cluster() >= Version::LATE_OWNERS;
@@ -126,7 +127,7 @@ impl ZookeeperStore for ZookeeperKeyspace {
             return Ok(());
         }
 
-        let owned = self.client_call(requester, &self.caller(requester), SetSessionOwner { session: id }).await;
+        let owned = self.client_call(caller, &self.service_caller(caller), SetSessionOwner { session: id }).await;
         match owned {
             // Another connection of its client has shown another identity meanwhile.
             Err(error) if error.reason == Reason::SessionExists => Ok(()),
@@ -136,14 +137,14 @@ impl ZookeeperStore for ZookeeperKeyspace {
 
     async fn close(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         attached: NumberedSession,
-    ) -> Result<CloseOutcome, ZookeeperFailure> {
+    ) -> Result<CloseOutcome, ZookeeperStoreError> {
         let NumberedSession { session, number } = attached;
         // One command: an attach between a look whose it is and its end would get a session that is over.
         let closing = Txn::new(Vec::new(), Vec::new(), Vec::new()).map_err(too_large)?;
         let closing = closing.closing(Attached { session: names::session_id(session), number });
-        match self.client_call(requester, &own(requester), closing).await {
+        match self.client_call(caller, &own(caller), closing).await {
             Ok(_) => {}
             Err(error) if error.is_session_moved() => {
                 return Ok(CloseOutcome::Moved { revision: self.copy.state().revision() });
@@ -151,7 +152,7 @@ impl ZookeeperStore for ZookeeperKeyspace {
             Err(error) if is_session_over(&error) => {}
             Err(error) => return Err(failed(&error)),
         }
-        let revision = self.gone_here(requester, session).await?;
+        let revision = self.gone_here(caller, session).await?;
         Ok(CloseOutcome::Over { revision })
     }
 
@@ -171,60 +172,60 @@ impl ZookeeperStore for ZookeeperKeyspace {
         look(&*self.copy.state())
     }
 
-    async fn catch_up(&self, requester: &ZnodeRequester) -> Result<u64, ZookeeperFailure> {
+    async fn catch_up(&self, caller: &ZookeeperCaller) -> Result<u64, ZookeeperStoreError> {
         // Any linearizable read says up to which entry of the log the leader has come.
         let request = ListSessions { after: None, page_size: 1, stale: false };
-        let index = self.call(requester, &own(requester), request).await?.index;
-        let state = self.applied_here(requester, |state| state.index() >= index).await?;
+        let index = self.call(caller, &own(caller), request).await?.index;
+        let state = self.applied_here(caller, |state| state.index() >= index).await?;
         Ok(state.revision())
     }
 
     async fn commit(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         attached: Option<NumberedSession>,
-        txn: ZnodeTxn,
-    ) -> Result<TxnVerdict, ZookeeperFailure> {
-        let compiled = compile(requester, attached, &txn)?;
-        let caller = self.caller(requester);
-        let answer = self.client_call(requester, &caller, compiled).await;
-        self.verdict(requester, attached, &txn, answer).await
+        txn: ZookeeperTxn,
+    ) -> Result<ZookeeperCommitted, ZookeeperStoreError> {
+        let compiled = compile(caller, attached, &txn)?;
+        let service_caller = self.service_caller(caller);
+        let answer = self.client_call(caller, &service_caller, compiled).await;
+        self.outcome(caller, attached, &txn, answer).await
     }
 
     async fn commit_each(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         attached: NumberedSession,
-        txns: Vec<ZnodeTxn>,
-    ) -> Vec<Result<TxnVerdict, ZookeeperFailure>> {
+        txns: Vec<ZookeeperTxn>,
+    ) -> Vec<Result<ZookeeperCommitted, ZookeeperStoreError>> {
         let attached = Some(attached);
         if txns.len() > 1 {
-            let compiled = txns.iter().map(|txn| compile(requester, attached, txn)).map_while(Result::ok).collect();
-            let answers = self.client.commit_each(&self.caller(requester), requester.deadline, compiled).await;
-            let mut verdicts = Vec::with_capacity(answers.len());
+            let compiled = txns.iter().map(|txn| compile(caller, attached, txn)).map_while(Result::ok).collect();
+            let answers = self.client.commit_each(&self.service_caller(caller), caller.deadline, compiled).await;
+            let mut outcomes = Vec::with_capacity(answers.len());
             for (txn, answer) in txns.iter().zip(answers) {
-                verdicts.push(self.verdict(requester, attached, txn, answer).await);
+                outcomes.push(self.outcome(caller, attached, txn, answer).await);
             }
-            if !verdicts.is_empty() {
-                return verdicts;
+            if !outcomes.is_empty() {
+                return outcomes;
             }
         }
 
-        let mut verdicts = Vec::with_capacity(txns.len());
+        let mut outcomes = Vec::with_capacity(txns.len());
         for txn in txns {
-            verdicts.push(self.commit(requester, attached, txn).await);
-            if matches!(verdicts.last(), Some(Err(_))) {
+            outcomes.push(self.commit(caller, attached, txn).await);
+            if matches!(outcomes.last(), Some(Err(_))) {
                 break;
             }
         }
-        verdicts
+        outcomes
     }
 
-    async fn feed(&self) -> Result<AppliedFeed, ZookeeperFailure> {
+    async fn feed(&self) -> Result<AppliedFeed, ZookeeperStoreError> {
         Ok(self.copy.feed())
     }
 
-    async fn secret(&self) -> Result<Vec<u8>, ZookeeperFailure> {
+    async fn secret(&self) -> Result<Vec<u8>, ZookeeperStoreError> {
         self.secret.get_or_try_init(|| self.read_or_make_secret()).await.cloned()
     }
 
@@ -233,7 +234,7 @@ impl ZookeeperStore for ZookeeperKeyspace {
         user: &str,
         password: &str,
         connection: Weak<()>,
-    ) -> Result<Option<DigestProof>, ZookeeperFailure> {
+    ) -> Result<Option<ZookeeperIdentity>, ZookeeperStoreError> {
         let access = self.client.service().access();
         let shown = access.token(password).ok().filter(|(identity, _)| identity.as_str() == user);
         let Some((identity, token)) = shown else { return Ok(None) };
@@ -241,11 +242,11 @@ impl ZookeeperStore for ZookeeperKeyspace {
         access.count_other_connection(&identity, connection).map_err(|error| failed(&error))?;
         let caller = Caller { identity: Some(identity), token: Some(token), ..Caller::default() };
         let withdrawn = Arc::clone(access).withdrawn(caller);
-        Ok(Some(DigestProof { identity: user.to_owned(), withdrawn: withdrawn.map(drop).boxed() }))
+        Ok(Some(ZookeeperIdentity { name: user.to_owned(), withdrawn: withdrawn.map(drop).boxed() }))
     }
 
-    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperFailure> {
-        let identity = Identity::new(identity).map_err(|invalid| ZookeeperFailure::Denied(invalid.to_string()))?;
+    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperStoreError> {
+        let identity = Identity::new(identity).map_err(|invalid| ZookeeperStoreError::Denied(invalid.to_string()))?;
         let access = self.client.service().access();
         access.count_other_connection(&identity, connection).map_err(|error| failed(&error))
     }
@@ -254,10 +255,12 @@ impl ZookeeperStore for ZookeeperKeyspace {
         !self.client.service().access().serves_anonymous()
     }
 
-    fn may_read(&self, requester: &ZnodeRequester, key: &[u8]) -> bool {
-        let caller = self.caller(requester);
+    fn may_read(&self, caller: &ZookeeperCaller, key: &[u8]) -> bool {
+        let service_caller = self.service_caller(caller);
         let access = self.client.service().access();
-        caller.is_peer || access.admit(&caller).is_ok() && access.allows(&caller, Right::Read, RequestSubject::Key(key))
+        service_caller.is_peer
+            || access.admit(&service_caller).is_ok()
+                && access.allows(&service_caller, Right::Read, RequestSubject::Key(key))
     }
 
     fn role(&self) -> NodeRole {
@@ -275,54 +278,62 @@ impl ZookeeperStore for ZookeeperKeyspace {
 }
 
 impl ZookeeperKeyspace {
-    fn caller(&self, requester: &ZnodeRequester) -> Caller {
-        if requester.is_port {
-            return own(requester);
+    fn service_caller(&self, caller: &ZookeeperCaller) -> Caller {
+        if caller.is_port {
+            return own(caller);
         }
-        let deadline = Some(Deadline::at(requester.deadline));
-        let identity = requester.identity.as_deref().and_then(|name| Identity::new(name).ok());
-        Caller { remote: Some(requester.address.into()), identity, deadline, ..Caller::default() }
+        let deadline = Some(Deadline::at(caller.deadline));
+        let identity = caller.identity.as_deref().and_then(|name| Identity::new(name).ok());
+        Caller { remote: Some(caller.address.into()), identity, deadline, ..Caller::default() }
     }
 
     /// What became of a transaction, once it is applied at this node.
-    async fn verdict(
+    async fn outcome(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         attached: Option<NumberedSession>,
-        txn: &ZnodeTxn,
+        txn: &ZookeeperTxn,
         answer: Result<Committed, Error>,
-    ) -> Result<TxnVerdict, ZookeeperFailure> {
+    ) -> Result<ZookeeperCommitted, ZookeeperStoreError> {
         match answer {
             Ok(committed) => {
                 let revision = committed.revision;
-                self.applied_here(requester, |state| copy::has_reached(state, revision)).await?;
-                Ok(verdict(txn, committed))
+                self.applied_here(caller, |state| copy::has_reached(state, revision)).await?;
+                Ok(outcome(txn, committed))
             }
             Err(error) if error.is_session_moved() => {
                 let revision = self.copy.state().revision();
-                Ok(TxnVerdict { revision, refusal: Some(TxnRefusal::SessionMoved), ..TxnVerdict::default() })
+                Ok(ZookeeperCommitted {
+                    revision,
+                    refusal: Some(TxnRefusal::SessionMoved),
+                    ..ZookeeperCommitted::default()
+                })
             }
             Err(error) => match attached {
                 // Its client is told that it is over: nothing of it may be seen here by then.
                 Some(NumberedSession { session, .. }) if is_session_over(&error) => {
-                    let revision = self.gone_here(requester, session).await?;
-                    Ok(TxnVerdict { revision, refusal: Some(TxnRefusal::SessionOver), ..TxnVerdict::default() })
+                    let revision = self.gone_here(caller, session).await?;
+                    Ok(ZookeeperCommitted {
+                        revision,
+                        refusal: Some(TxnRefusal::SessionOver),
+                        ..ZookeeperCommitted::default()
+                    })
                 }
                 Some(_) | None => Err(failed(&error)),
             },
         }
     }
 
-    /// Gives a session that this node has opened in its own name to the identity of the requester, if it has one.
-    async fn own_opened(&self, requester: &ZnodeRequester, session: u64) -> Result<(), ZookeeperFailure> {
-        if requester.identity.is_none() {
+    /// Gives a session that this node has opened in its own name to the identity of the caller, if it has one.
+    async fn own_opened(&self, caller: &ZookeeperCaller, session: u64) -> Result<(), ZookeeperStoreError> {
+        if caller.identity.is_none() {
             return Ok(());
         }
-        let owned = self.set_owner(requester, session).await;
+        let owned = self.set_owner(caller, session).await;
         if owned.is_err() {
             // A session too many: its client is told nothing of it. The time of the client's call may be over.
-            let requester = ZnodeRequester { deadline: Instant::now() + OWN_TIMEOUT, ..requester.clone() };
-            let _ = self.close(&requester, NumberedSession { session, number: 0 }).await;
+            let caller = ZookeeperCaller { deadline: Instant::now() + OWN_TIMEOUT, ..caller.clone() };
+            let _ = self.close(&caller, NumberedSession { session, number: 0 }).await;
         }
         owned
     }
@@ -336,42 +347,42 @@ impl ZookeeperKeyspace {
     /// happened*.
     async fn applied_here(
         &self,
-        requester: &ZnodeRequester,
+        caller: &ZookeeperCaller,
         is_there: impl Fn(&CopyState) -> bool,
-    ) -> Result<Arc<CopyState>, ZookeeperFailure> {
-        let state = self.copy.wait_for(requester.deadline, is_there).await;
-        state.ok_or_else(|| ZookeeperFailure::Unknown("this node lags behind the leader".to_owned()))
+    ) -> Result<Arc<CopyState>, ZookeeperStoreError> {
+        let state = self.copy.wait_for(caller.deadline, is_there).await;
+        state.ok_or_else(|| ZookeeperStoreError::Unknown("this node lags behind the leader".to_owned()))
     }
 
     /// Waits until this node shows no entry of a session that is over, however far it lags.
-    async fn gone_here(&self, requester: &ZnodeRequester, session: u64) -> Result<u64, ZookeeperFailure> {
-        self.catch_up(requester).await?;
+    async fn gone_here(&self, caller: &ZookeeperCaller, session: u64) -> Result<u64, ZookeeperStoreError> {
+        self.catch_up(caller).await?;
         let id = names::session_id(session);
-        let state = self.applied_here(requester, |state| state.is_cleared(id)).await?;
+        let state = self.applied_here(caller, |state| state.is_cleared(id)).await?;
         Ok(state.revision())
     }
 
     async fn call<C: Serve + Clone>(
         &self,
-        requester: &ZnodeRequester,
-        caller: &Caller,
+        caller: &ZookeeperCaller,
+        service_caller: &Caller,
         request: C,
-    ) -> Result<C::Reply, ZookeeperFailure> {
-        self.client_call(requester, caller, request).await.map_err(|error| failed(&error))
+    ) -> Result<C::Reply, ZookeeperStoreError> {
+        self.client_call(caller, service_caller, request).await.map_err(|error| failed(&error))
     }
 
     async fn client_call<C: Serve + Clone>(
         &self,
-        requester: &ZnodeRequester,
-        caller: &Caller,
+        caller: &ZookeeperCaller,
+        service_caller: &Caller,
         request: C,
     ) -> Result<C::Reply, Error> {
-        let answer = timeout_at(requester.deadline, self.client.call(caller, request)).await;
+        let answer = timeout_at(caller.deadline, self.client.call(service_caller, request)).await;
         answer.unwrap_or_else(|_| Err(Error::deadline_passed(C::CHANGES)))
     }
 
     /// The secret, which the first node that needs it draws: the others find it.
-    async fn read_or_make_secret(&self) -> Result<Vec<u8>, ZookeeperFailure> {
+    async fn read_or_make_secret(&self) -> Result<Vec<u8>, ZookeeperStoreError> {
         let caller = Caller { deadline: Some(Deadline::at(Instant::now() + OWN_TIMEOUT)), ..this_node() };
         let key = Key::new(SECRET).map_err(too_large)?;
         let drawn = [self.random.bits(), self.random.bits()].map(u128::to_be_bytes).concat();
@@ -385,33 +396,33 @@ impl ZookeeperKeyspace {
         let request = GetEntries { keys: vec![key], at: None, on_time: false };
         let found = self.client.call(&caller, request).await.map_err(|error| failed(&error))?;
         let secret = found.entries.into_iter().flatten().next();
-        let missing = || ZookeeperFailure::NotExecuted("the secret of sessions is missing: try again".to_owned());
+        let missing = || ZookeeperStoreError::NotExecuted("the secret of sessions is missing: try again".to_owned());
         secret.map(|entry| entry.value.as_bytes().to_vec()).ok_or_else(missing)
     }
 }
 
 /// The node itself, in the time of a client.
-fn own(requester: &ZnodeRequester) -> Caller {
-    Caller { deadline: Some(Deadline::at(requester.deadline)), ..this_node() }
+fn own(caller: &ZookeeperCaller) -> Caller {
+    Caller { deadline: Some(Deadline::at(caller.deadline)), ..this_node() }
 }
 
 /// Who claims locks, for operators.
-fn label(requester: &ZnodeRequester) -> Label {
-    Label::new(&requester.address.to_string()).unwrap_or_default()
+fn label(caller: &ZookeeperCaller) -> Label {
+    Label::new(&caller.address.to_string()).unwrap_or_default()
 }
 
 /// The transaction of the machine that does this.
 fn compile(
-    requester: &ZnodeRequester,
+    caller: &ZookeeperCaller,
     attached: Option<NumberedSession>,
-    txn: &ZnodeTxn,
-) -> Result<Txn, ZookeeperFailure> {
+    txn: &ZookeeperTxn,
+) -> Result<Txn, ZookeeperStoreError> {
     let compares = txn.conditions.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
     let mut claimed = BTreeSet::new();
-    let operations = txn.writes.iter().map(|write| operation(requester, write, &mut claimed));
+    let operations = txn.writes.iter().map(|write| operation(caller, write, &mut claimed));
     let then = operations.collect::<Result<Vec<_>, _>>()?;
     let get = |bytes: &Vec<u8>| Ok(TxnOperation::Get(key(bytes)?));
-    let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, ZookeeperFailure>>()?;
+    let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, ZookeeperStoreError>>()?;
 
     let compiled = Txn::new(compares, then, otherwise).map_err(too_large)?.falling_back();
     Ok(match attached {
@@ -422,7 +433,7 @@ fn compile(
     })
 }
 
-fn compare(condition: &ZnodeCondition) -> Result<Compare, ZookeeperFailure> {
+fn compare(condition: &ZookeeperCondition) -> Result<Compare, ZookeeperStoreError> {
     let operand = Operand::Modified(Revision(condition.modified));
     Ok(Compare { key: key(&condition.key)?, up_to: None, relation: Relation::Equal, operand })
 }
@@ -430,37 +441,37 @@ fn compare(condition: &ZnodeCondition) -> Result<Compare, ZookeeperFailure> {
 /// The operation of a write, which claims no lock that an earlier one of its transaction has claimed: claims of one revision have no order,
 /// so the first place in a queue stands for all that a client takes at once.
 fn operation(
-    requester: &ZnodeRequester,
-    write: &ZnodeWrite,
+    caller: &ZookeeperCaller,
+    write: &ZookeeperWrite,
     claimed: &mut BTreeSet<LockName>,
-) -> Result<TxnOperation, ZookeeperFailure> {
+) -> Result<TxnOperation, ZookeeperStoreError> {
     Ok(match write {
-        ZnodeWrite::CreateChild { parent, key: bytes, is_numbered, value, owner } => {
+        ZookeeperWrite::CreateChild { parent, key: bytes, is_numbered, value, owner } => {
             let lock = owner.and_then(|_| names::lock_of(parent, bytes, *is_numbered));
             let lock = lock.filter(|lock| claimed.insert(lock.clone()));
-            let claims = lock.map(|lock| PutClaim { lock, label: label(requester) });
+            let claims = lock.map(|lock| PutClaim { lock, label: label(caller) });
             let lease = owner.map_or(PutLease::None, |session| {
                 PutLease::Given(Lease { session: names::session_id(session), at_end: AtLeaseEnd::Delete })
             });
             let put = Put { key: key(bytes)?, value: bytes_of(value)?, lease, claims };
             TxnOperation::PutChild(PutChild { parent: key(parent)?, put, is_numbered: *is_numbered })
         }
-        ZnodeWrite::Put { key: bytes, value } => {
+        ZookeeperWrite::Put { key: bytes, value } => {
             TxnOperation::Put(Put { key: key(bytes)?, value: bytes_of(value)?, lease: PutLease::Kept, claims: None })
         }
-        ZnodeWrite::Delete { key: bytes } => TxnOperation::Delete(key(bytes)?),
+        ZookeeperWrite::Delete { key: bytes } => TxnOperation::Delete(key(bytes)?),
     })
 }
 
 /// What the machine says became of a transaction.
-fn verdict(txn: &ZnodeTxn, committed: Committed) -> TxnVerdict {
+fn outcome(txn: &ZookeeperTxn, committed: Committed) -> ZookeeperCommitted {
     let revision = committed.revision.0;
     let Some(failure) = committed.failed.filter(|_| !committed.succeeded) else {
         let created = committed
             .results
             .into_iter()
             .map(|result| if let TxnResult::PutChild(key) = result { Some(key.as_bytes().to_vec()) } else { None });
-        return TxnVerdict { revision, created: created.collect(), ..TxnVerdict::default() };
+        return ZookeeperCommitted { revision, created: created.collect(), ..ZookeeperCommitted::default() };
     };
 
     let refusal = match failure {
@@ -474,7 +485,7 @@ fn verdict(txn: &ZnodeTxn, committed: Committed) -> TxnVerdict {
         .into_iter()
         .map(|result| if let TxnResult::Got(entry) = result { entry.as_deref().map(copy::stored) } else { None });
     let found: Vec<_> = found.take(txn.otherwise_get.len()).collect();
-    TxnVerdict { revision, created: Vec::new(), refusal: Some(refusal), found }
+    ZookeeperCommitted { revision, created: Vec::new(), refusal: Some(refusal), found }
 }
 
 fn write_refusal(reason: TxnFailureReason) -> WriteRefusal {
@@ -487,31 +498,31 @@ fn write_refusal(reason: TxnFailureReason) -> WriteRefusal {
     }
 }
 
-fn key(bytes: &[u8]) -> Result<Key, ZookeeperFailure> {
+fn key(bytes: &[u8]) -> Result<Key, ZookeeperStoreError> {
     Key::new(bytes).map_err(too_large)
 }
 
-fn bytes_of(value: &[u8]) -> Result<Value, ZookeeperFailure> {
+fn bytes_of(value: &[u8]) -> Result<Value, ZookeeperStoreError> {
     Value::new(value).map_err(too_large)
 }
 
-fn too_large(invalid: impl fmt::Display) -> ZookeeperFailure {
-    ZookeeperFailure::TooLarge(invalid.to_string())
+fn too_large(invalid: impl fmt::Display) -> ZookeeperStoreError {
+    ZookeeperStoreError::TooLarge(invalid.to_string())
 }
 
 fn is_session_over(error: &Error) -> bool {
     matches!(error.reason, Reason::SessionExpired | Reason::SessionClosed | Reason::SessionUnknown)
 }
 
-fn failed(error: &Error) -> ZookeeperFailure {
+fn failed(error: &Error) -> ZookeeperStoreError {
     let kind = match FailureClass::from(error) {
         // The id that was drawn for a new session is taken.
-        _ if error.reason == Reason::SessionExists => ZookeeperFailure::NotExecuted,
-        FailureClass::Denied => ZookeeperFailure::Denied,
-        FailureClass::TooLarge => ZookeeperFailure::TooLarge,
-        FailureClass::Full => ZookeeperFailure::Full,
-        FailureClass::Overloaded | FailureClass::Unavailable => ZookeeperFailure::NotExecuted,
-        FailureClass::Unknown => ZookeeperFailure::Unknown,
+        _ if error.reason == Reason::SessionExists => ZookeeperStoreError::NotExecuted,
+        FailureClass::Denied => ZookeeperStoreError::Denied,
+        FailureClass::TooLarge => ZookeeperStoreError::TooLarge,
+        FailureClass::Full => ZookeeperStoreError::Full,
+        FailureClass::Overloaded | FailureClass::Unavailable => ZookeeperStoreError::NotExecuted,
+        FailureClass::Unknown => ZookeeperStoreError::Unknown,
     };
     kind(error.message.to_string())
 }
@@ -526,8 +537,8 @@ mod tests {
     fn places_of_one_queue_that_are_taken_at_once_claim_its_lock_once() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let deadline = Instant::now() + OWN_TIMEOUT;
-        let requester = ZnodeRequester { identity: None, address, deadline, is_port: false };
-        let place = |parent: &str, name: &str| ZnodeWrite::CreateChild {
+        let caller = ZookeeperCaller { identity: None, address, deadline, is_port: false };
+        let place = |parent: &str, name: &str| ZookeeperWrite::CreateChild {
             parent: format!("zookeeper\0{parent}").into_bytes(),
             key: format!("zookeeper/{parent}\0{name}-").into_bytes(),
             is_numbered: true,
@@ -535,8 +546,8 @@ mod tests {
             owner: Some(1),
         };
         let writes = vec![place("lock", "a"), place("lock", "a"), place("lock", "b"), place("other", "a")];
-        let txn = ZnodeTxn { writes, ..ZnodeTxn::default() };
-        let compiled = compile(&requester, None, &txn).expect("a transaction");
+        let txn = ZookeeperTxn { writes, ..ZookeeperTxn::default() };
+        let compiled = compile(&caller, None, &txn).expect("a transaction");
         let claims = compiled.then().iter().map(|operation| operation.put()?.claims.as_ref()).collect::<Vec<_>>();
         assert_eq!(claims.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false, true]);
     }
