@@ -82,6 +82,15 @@ pub enum FileError {
 }
 
 impl FileError {
+    /// Whether the content is wrong, and not the access to it.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::Foreign { .. } => true,
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::InvalidData,
+            Self::InUse(_) | Self::OtherCluster { .. } => false,
+        }
+    }
+
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Io { path, source }
@@ -236,7 +245,8 @@ pub(super) struct AuditWriter {
     open: Option<(PathBuf, File, u64)>,
     /// The last line in the files.
     pub(super) last: Option<Head>,
-    is_dirty: bool,
+    /// Something may have been written that is not synced.
+    pub(super) is_dirty: bool,
 }
 
 impl AuditWriter {
@@ -261,17 +271,25 @@ impl AuditWriter {
         };
 
         let mut files = files_in(directory).map_err(FileError::io(directory))?;
+        let mut is_unreadable = false;
         while let Some(path) = files.pop() {
-            if writer.resume(&path)? {
-                break;
+            match writer.resume(&path)? {
+                Resumed::Found => break,
+                Resumed::Removed => {}
+                Resumed::Unreadable => is_unreadable = true,
             }
+        }
+
+        // The lines after an unreadable file are not those after the file before it, so that file does not go on.
+        if is_unreadable {
+            writer.open = None;
         }
 
         Ok(writer)
     }
 
-    /// Continues a file. Returns false for a file without even a header, which is removed.
-    fn resume(&mut self, path: &Path) -> Result<bool, FileError> {
+    /// Continues a file, if its header can be read.
+    fn resume(&mut self, path: &Path) -> Result<Resumed, FileError> {
         let file = OpenOptions::new().read(true).append(true).open(path).map_err(FileError::io(path))?;
         let length = file.metadata().map_err(FileError::io(path))?.len();
 
@@ -279,7 +297,11 @@ impl AuditWriter {
             Err(FileError::Foreign { .. }) if length == 0 || !has_line(path).map_err(FileError::io(path))? => {
                 tracing::warn!(file = %path.display(), "removed an audit file that was not begun completely");
                 fs::remove_file(path).map_err(FileError::io(path))?;
-                return Ok(false);
+                return Ok(Resumed::Removed);
+            }
+            Err(error) if error.is_damage() && begins_as_ours(path).map_err(FileError::io(path))? => {
+                tracing::error!(%error, "the header of the audit file was changed; the file is left as it is, and a new one is begun");
+                return Ok(Resumed::Unreadable);
             }
             opened => opened?,
         };
@@ -293,14 +315,22 @@ impl AuditWriter {
         let mut head = Head { lines: reader.header.after, hash: reader.header.hash };
         let mut end = reader.bytes;
 
-        while let Some(text) = reader.next().map_err(FileError::io(path))? {
-            if let Err(bad) = head.follow(text) {
+        loop {
+            let changed = match reader.next() {
+                Ok(None) => break,
+                Ok(Some(text)) => head.follow(text).err().map(|bad| bad.to_string()),
+                // A line that is not text, or too long: the disk returned other bytes than were written.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => Some(error.to_string()),
+                Err(error) => return Err(FileError::io(path)(error)),
+            };
+
+            if let Some(what) = changed {
                 // The file is not cut here. Somebody changed it, and what it contains is evidence.
                 let file = path.display();
-                let line = reader.at;
-                tracing::error!(%file, line, "the audit file was changed: at this line, {bad}; a new file is begun");
+                let after = head.lines;
+                tracing::error!(%file, after, "the audit file was changed after this line: {what}; a new file is begun");
                 self.last = Some(head);
-                return Ok(true);
+                return Ok(Resumed::Found);
             }
             end = reader.bytes;
         }
@@ -314,8 +344,10 @@ impl AuditWriter {
 
         self.last = Some(head);
         self.open = Some((path.to_owned(), file, end));
+        // The process before may have ended without a sync of its last lines. They count as written, so the next sync includes them.
+        self.is_dirty = true;
 
-        Ok(true)
+        Ok(Resumed::Found)
     }
 
     /// Writes lines that follow `from`. `to` is the head after the last of them.
@@ -401,6 +433,24 @@ impl Drop for AuditWriter {
         // Closing is not enough. A process that another thread has just forked has the file, too, until it calls `exec`.
         let _ = self.lock.unlock();
     }
+}
+
+/// What came of a file that was in the directory already.
+enum Resumed {
+    /// The chain goes on after its last sound line.
+    Found,
+    /// It had not even a header, and was removed.
+    Removed,
+    /// Its header cannot be read. It stays as evidence, and nothing is known of its lines.
+    Unreadable,
+}
+
+/// Whether a file begins like each audit file, whatever follows. A file of another program does not.
+fn begins_as_ours(path: &Path) -> io::Result<bool> {
+    let own = format!("{{\"lockkeeper_audit\":{FORMAT},");
+    let mut begin = Vec::new();
+    File::open(path)?.take(own.len() as u64).read_to_end(&mut begin)?;
+    Ok(begin == own.as_bytes())
 }
 
 fn has_line(path: &Path) -> io::Result<bool> {

@@ -22,6 +22,10 @@ use super::{
 
 /// The number of bytes that may wait for the disk. Above it, the applier waits.
 pub const BUFFER_BYTES_MAX: usize = 8 << 20;
+/// The number of looks ([`Sink::look`]) that find the same write under way before it counts as stalled: 10 s, as for the log.
+///
+/// Looks are counted instead of reading a clock, because a suspended process must not count as stalled.
+const STALLED_LOOKS: u32 = 40;
 /// How long the end of a node waits for the last lines.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
@@ -65,12 +69,21 @@ struct BufferState {
     handed: u64,
     /// Lines up to this one are on the disk.
     synced: u64,
+    /// Incremented when the thread begins and ends work on the disk. It is odd while the thread works.
+    steps: u64,
+    /// The step at the last look.
+    seen_step: u64,
+    /// The number of looks in a row that found the same step under way.
+    stalled_looks: u32,
     is_closing: bool,
     is_closed: bool,
     failed: Option<SinkError>,
 }
 
 impl Sink {
+    /// Time between two calls of [`Self::look`].
+    pub const LOOK: Duration = Duration::from_millis(250);
+
     /// Opens or creates the directory, and starts the thread. Blocks. `cluster` is the id, which the files name.
     pub fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
         let writer = AuditWriter::open(directory, cluster, rotation)?;
@@ -129,17 +142,31 @@ impl Sink {
         }
     }
 
-    /// The failure, once there is one.
-    pub fn failure(&self) -> Option<SinkError> {
-        self.shared.lock().failed.clone()
+    /// The failure, once there is one. The node looks every [`Self::LOOK`]: a write that did not return for many looks is a failure,
+    /// because the applier would wait for it without an end, and with a leader's applier the whole cluster.
+    pub fn look(&self) -> Option<SinkError> {
+        let mut state = self.shared.lock();
+
+        let is_stuck = state.steps % 2 == 1 && state.steps == state.seen_step;
+        state.seen_step = state.steps;
+        state.stalled_looks = if is_stuck { state.stalled_looks + 1 } else { 0 };
+
+        if state.stalled_looks >= STALLED_LOOKS && state.failed.is_none() {
+            let patience = Self::LOOK * STALLED_LOOKS;
+            state.failed = Some(SinkError(format!("the disk of the audit files did not answer for {patience:?}")));
+            // Whoever waits for room or for a sync does not wait any longer.
+            self.shared.changed.notify_all();
+        }
+
+        state.failed.clone()
     }
 
-    /// Writes what was handed over, and ends the thread. Blocks for a few seconds at most.
+    /// Writes what was handed over, and ends the thread. Blocks for a few seconds at most, and not at all after a failure.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.is_closing = true;
         self.shared.changed.notify_all();
-        let open = |state: &mut BufferState| !state.is_closed;
+        let open = |state: &mut BufferState| !state.is_closed && state.failed.is_none();
         let (_state, timeout) =
             self.shared.changed.wait_timeout_while(state, CLOSE_MAX, open).unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
@@ -162,7 +189,9 @@ impl SharedBuffer {
         // The directory must be free before the end is announced.
         drop(writer);
         let mut state = self.lock();
-        state.failed = failed.map(|error| SinkError(error.to_string()));
+        if let Some(error) = failed {
+            state.failed = Some(SinkError(error.to_string()));
+        }
         state.is_closed = true;
         state.groups.clear();
         state.bytes = 0;
@@ -177,6 +206,11 @@ impl SharedBuffer {
                 while state.groups.is_empty() && state.sync_wanted <= state.synced && !state.is_closing {
                     state = self.wait(state);
                 }
+                // A stalled write that returned after all: the node has given up the files by now.
+                if state.failed.is_some() {
+                    return Ok(());
+                }
+                state.steps += 1;
                 let groups = std::mem::take(&mut state.groups);
                 (groups, state.sync_wanted > state.synced || state.is_closing, state.handed, state.is_closing)
             };
@@ -192,6 +226,7 @@ impl SharedBuffer {
             }
 
             let mut state = self.lock();
+            state.steps += 1;
             state.bytes -= written;
             if sync {
                 state.synced = handed;
@@ -253,4 +288,60 @@ fn write_new(writer: &mut AuditWriter, place: ChainPlace, lines: &[u8]) -> Resul
 
 fn hash_of(line: &[u8]) -> Option<Hash> {
     split(str::from_utf8(line).ok()?.trim_end()).map(|(_, hash)| hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sink whose thread works on the disk for ever.
+    fn stalled() -> Sink {
+        let state = BufferState { steps: 7, bytes: BUFFER_BYTES_MAX, ..BufferState::default() };
+        Sink { shared: Arc::new(SharedBuffer { state: Mutex::new(state), changed: Condvar::new() }) }
+    }
+
+    #[test]
+    fn a_disk_that_does_not_answer_is_a_failure_and_nobody_waits_for_it() {
+        let sink = stalled();
+        let head = Head { lines: 1, hash: Head::genesis("c").hash };
+        let place = ChainPlace { before: Head::genesis("c"), after: head, token: 0, ticket: 0 };
+        let applier = thread::spawn({
+            let sink = sink.clone();
+            move || sink.push(place, b"{}\n".to_vec())
+        });
+
+        for _ in 0..STALLED_LOOKS {
+            assert_eq!(sink.look(), None);
+        }
+        let failure = sink.look().unwrap();
+        assert_eq!(failure.to_string(), "the disk of the audit files did not answer for 10s");
+        applier.join().unwrap();
+        assert_eq!(sink.sync(), Err(failure));
+        sink.close();
+    }
+
+    #[test]
+    fn work_that_goes_on_and_a_sink_without_work_are_not_stalled() {
+        let sink = stalled();
+        for _ in 0..10 * STALLED_LOOKS {
+            sink.shared.lock().steps += 2;
+            assert_eq!(sink.look(), None);
+        }
+
+        let directory = tempfile::tempdir().unwrap();
+        let rotation = Rotation { file_bytes: u64::MAX, files_kept: 0 };
+        let idle = Sink::open(directory.path(), "c", rotation).unwrap();
+        let before = Head::genesis("c");
+        let mut after = before;
+        let mut line = Vec::new();
+        after.push(AuditLine::new(super::super::AuditEvent::Begun), &mut line);
+        idle.push(ChainPlace { before, after, token: 0, ticket: 0 }, line);
+        idle.sync().unwrap();
+        for _ in 0..2 * STALLED_LOOKS {
+            assert_eq!(idle.look(), None);
+        }
+        let steps = idle.shared.lock().steps;
+        assert!(steps >= 2 && steps % 2 == 0, "{steps}");
+        idle.close();
+    }
 }

@@ -356,6 +356,84 @@ fn a_changed_file_is_left_alone() {
     assert_eq!(broken(check(directory.path())).0, 12);
 }
 
+/// Flips the highest bit of a byte: what stands there is not text any more.
+fn rot(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] |= 0x80;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_file_with_rotten_bytes_is_left_alone() {
+    let lines = sound();
+    for at in [0.3, 0.9] {
+        let (directory, head) = files_of(&lines, ALL);
+        let path = files_in(directory.path()).unwrap().remove(0);
+        let length = fs::metadata(&path).unwrap().len();
+        rot(&path, (length as f64 * at) as usize);
+        let rotten = fs::read(&path).unwrap();
+
+        let mut writer = AuditWriter::open(directory.path(), "c", ALL).unwrap();
+        let mut last = writer.last.unwrap();
+        let kept = usize::try_from(last.lines).unwrap();
+        assert!((1..12).contains(&kept), "{kept}");
+        write(&mut writer, &mut last, &lines[kept..]);
+        let files = files_in(directory.path()).unwrap();
+        assert_eq!((last, files.len(), fs::read(&files[0]).unwrap()), (head, 2, rotten));
+    }
+}
+
+#[test]
+fn a_file_with_a_line_that_is_too_long_is_left_alone() {
+    let (directory, head) = files_of(&sound(), ALL);
+    let path = files_in(directory.path()).unwrap().remove(0);
+    let joined = fs::read_to_string(&path).unwrap() + &"x".repeat(70_000) + "\n";
+    fs::write(&path, &joined).unwrap();
+    let writer = AuditWriter::open(directory.path(), "c", ALL).unwrap();
+    assert_eq!(writer.last, Some(head));
+    assert_eq!(fs::read_to_string(&path).unwrap(), joined);
+}
+
+#[test]
+fn a_file_with_a_rotten_header_is_left_alone_and_its_lines_count_as_missing() {
+    let lines = sound();
+    let small = Rotation { file_bytes: 500, files_kept: 0 };
+    // A byte that is not text, and a letter that is another one: no field has this name.
+    for (at, bit) in [(30, 0x80), (24, 0x01)] {
+        let (directory, head) = files_of(&lines, small);
+        let files = files_in(directory.path()).unwrap();
+        let newest = files.last().unwrap();
+        let before = Reader::open(newest).unwrap().header.after;
+        let mut bytes = fs::read(newest).unwrap();
+        bytes[at] ^= bit;
+        fs::write(newest, &bytes).unwrap();
+
+        let mut writer = AuditWriter::open(directory.path(), "c", small).unwrap();
+        let mut last = writer.last.unwrap();
+        assert_eq!(last.lines, before);
+        write(&mut writer, &mut last, &lines[usize::try_from(before).unwrap()..]);
+        assert_eq!((last, fs::read(newest).unwrap()), (head, bytes));
+        let again = files_in(directory.path()).unwrap();
+        assert_eq!(again.len(), files.len() + 1, "{again:?}");
+        assert_eq!(Reader::open(again.last().unwrap()).unwrap().header.after, before);
+    }
+
+    // A file that was never ours is another matter.
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("audit-1.jsonl"), "type=SYSCALL\n").unwrap();
+    let refused = AuditWriter::open(directory.path(), "c", ALL).unwrap_err();
+    assert!(refused.to_string().contains("is not an audit file"), "{refused}");
+}
+
+#[test]
+fn lines_that_a_process_left_without_a_sync_are_in_the_next_sync() {
+    let (directory, _) = files_of(&sound(), ALL);
+    let mut writer = AuditWriter::open(directory.path(), "c", ALL).unwrap();
+    assert!(writer.is_dirty, "nobody knows whether the last process synced them");
+    writer.sync().unwrap();
+    assert!(!writer.is_dirty);
+}
+
 mod sink {
     use super::*;
 
@@ -414,7 +492,7 @@ mod sink {
         push(&sink, &other);
         let failed = sink.sync().unwrap_err();
         assert!(failed.to_string().contains("line 12 of the audit files has the hash"), "{failed}");
-        assert_eq!(sink.failure(), Some(failed));
+        assert_eq!(sink.look(), Some(failed));
         // What comes afterwards neither waits nor is kept.
         push(&sink, &other);
     }

@@ -19,10 +19,12 @@
 //! * **Waits, remembered replies and notices of forced releases are dropped:** there is no client that could ask for them.
 //!
 //! * **Entries of the keyspace keep their revisions.** The old cluster may have written them again after the copy, at revisions above the
-//!   last one of the copy and below the first one of the new cluster. So a compare with what a client read after the copy never holds by
-//!   chance, and every later write has a higher revision than any that a resource has seen. A lease lasts a full TTL, as grants do. An
-//!   entry with a deadline of its own lives until locks are granted again at least: how long its client gave it is not in the copy. Their
-//!   history begins with the new cluster, since nothing tells what the old one wrote after the copy.
+//!   last one of the copy and below the first one of the new cluster. So a compare with a revision that a client read after the copy never
+//!   holds by chance, and every later write has a higher revision than any that a resource has seen. **This is not so for versions of
+//!   entries and for numbers of numbered entries:** they count from the copy, and the old cluster may have given the same ones to other
+//!   writes. A lease lasts a full TTL, as grants do. An entry with a deadline of its own lives until locks are granted again at least: how
+//!   long its client gave it is not in the copy. Their history begins with the new cluster, since nothing tells what the old one wrote
+//!   after the copy.
 //!
 //! Cluster time continues from the copy. Data of locks, lock-delays and sizes of semaphores in use are kept.
 

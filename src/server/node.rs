@@ -44,7 +44,7 @@ use lockkeeper_raft::{
     snapshot::SnapshotStore,
     types::TypeConfig,
 };
-use lockkeeper_storage::space::{FreeSpace, OfDirectory};
+use lockkeeper_storage::space::{FreeSpace, OfDirectories, OfDirectory};
 use lockkeeper_table::{Inspect, Table};
 use lockkeeper_traces::Traces;
 use lockkeeper_transport::{
@@ -192,7 +192,7 @@ pub async fn serve(
 
     let places = Places::for_this_process(ports);
     let parts = Parts {
-        disk: Arc::new(OfDirectory(config.data_dir.clone())),
+        disk: Arc::new(disks(&config)),
         config,
         clients,
         peers,
@@ -208,6 +208,13 @@ pub async fn serve(
         tracing::warn!(%error, "the log was not closed in order; nothing that was acknowledged is lost");
     }
     ended
+}
+
+/// The file systems that end the node when they are full.
+fn disks(config: &Config) -> OfDirectories {
+    let audit = &config.audit.directory;
+    let audit = (!audit.as_os_str().is_empty()).then(|| OfDirectory(audit.clone()));
+    OfDirectories([OfDirectory(config.data_dir.clone())].into_iter().chain(audit).collect())
 }
 
 /// Runs a node from its parts until `shutdown` completes, as [`serve`] does.

@@ -32,6 +32,23 @@ impl FreeSpace for OfDirectory {
     }
 }
 
+/// Several directories that the node writes to. The one on the file system with the least free space counts.
+#[derive(Clone, Debug)]
+pub struct OfDirectories(pub Vec<OfDirectory>);
+
+impl FreeSpace for OfDirectories {
+    fn read(&self) -> io::Result<Space> {
+        let mut least: Option<Space> = None;
+        for directory in &self.0 {
+            let space = directory.read()?;
+            if least.is_none_or(|least| space.free < least.free) {
+                least = Some(space);
+            }
+        }
+        least.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "there is no directory to read"))
+    }
+}
+
 /// A space that never changes.
 impl FreeSpace for Space {
     fn read(&self) -> io::Result<Space> {
@@ -50,6 +67,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let space = OfDirectory(directory.path().to_owned()).read().unwrap();
         assert!(space.free <= space.total && space.total > 0, "{space:?}");
+        let other = OfDirectory("/proc".into());
+        let both = OfDirectories(vec![OfDirectory(directory.path().to_owned()), other]).read().unwrap();
+        assert_eq!(both.free, 0, "that one never has space");
+        assert!(OfDirectories(Vec::new()).read().is_err());
         fs::remove_dir(directory.path()).unwrap();
         let gone = OfDirectory(directory.path().to_owned()).read().unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);

@@ -35,8 +35,6 @@ const NOTE_PROGRESS: Duration = Duration::from_secs(10);
 const NOTE_FIRST: Duration = Duration::from_millis(250);
 /// Of consecutive failures to write that record, one in this many is logged.
 const NOTE_FAILURES_SILENT: u32 = 6;
-/// Time between two looks at the audit files' writer.
-const AUDIT_LOOK: Duration = Duration::from_millis(250);
 
 impl<C: Connector> RunningNode<C> {
     /// Starts the duties and the tasks in the background. Returns what ends the node in order.
@@ -166,13 +164,13 @@ impl<C: Connector> RunningNode<C> {
     }
 }
 
-/// Returns once the audit files cannot be written: a node that goes on would leave lines out.
+/// Returns once the audit files cannot be written, or their disk does not answer: a node that goes on would leave lines out.
 async fn audit_stops(sink: Sink) -> Result<(), ServeError> {
     loop {
-        if let Some(failure) = sink.failure() {
+        if let Some(failure) = sink.look() {
             return Err(ServeError::AuditStopped(failure));
         }
-        tokio::time::sleep(AUDIT_LOOK).await;
+        tokio::time::sleep(Sink::LOOK).await;
     }
 }
 
