@@ -349,6 +349,7 @@ impl<S: DynamoStore> Database<S> {
         let wanted: Vec<_> = prepared.iter().map(|prepared| ItemRequest { ..prepared.wanted }).collect();
         let mark = request.client_request_token.as_ref().map(|token| once::transaction_mark(caller, token));
         let answer_key: Vec<_> = mark.iter().map(|mark| key::answer_key(mark)).collect();
+        let hash = if mark.is_some() { once::transaction_hash(body)? } else { RequestMark::default() };
 
         for _ in 0..TRIES {
             let (located, answers) = self.locate(caller, &wanted, &answer_key).await?;
@@ -356,7 +357,7 @@ impl<S: DynamoStore> Database<S> {
             // Read together with the items: between an answer that is read first and items that are read later, the lock could have been
             // lost.
             if let (Some(mark), Some(kept)) = (mark, answers.into_iter().flatten().next()) {
-                let kept = once::kept_transaction(&kept.value, body).map_err(|()| token_of_another_request())?;
+                let kept = once::kept_transaction(&kept.value, &hash).map_err(|()| token_of_another_request())?;
                 match self.repeat(caller, kept, mark, &located).await? {
                     Some(answer) => return Ok(answer),
                     None => continue,
@@ -406,7 +407,7 @@ impl<S: DynamoStore> Database<S> {
             if let (Some(mark), Some(key)) = (&mark, answer_key.first()) {
                 txn.expected.push((key.clone(), 0));
                 let kept = KeptTransaction { locks, answer: answer.clone() };
-                txn.writes.push(once::keep_transaction(caller, mark, body, &kept));
+                txn.writes.push(once::keep_transaction(caller, mark, &hash, &kept));
             }
 
             if self.store.commit(caller, txn).await?.succeeded {

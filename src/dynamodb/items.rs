@@ -33,6 +33,8 @@ pub(crate) struct Prepared<'a> {
     pub(crate) wanted: ItemRequest<'a>,
     condition: Option<Condition>,
     change: ItemChange<'a>,
+    /// The change is one of the older parameter that takes away, so it does nothing where there is no item.
+    only_deletes: bool,
     shows_old_on_failure: bool,
     /// The budget of the whole request.
     work: &'a WorkBudget,
@@ -80,6 +82,11 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
+    /// Nothing is written.
+    fn nothing(bytes: usize) -> Self {
+        Self { write: None, record: None, is_over: false, is_tenure: false, bytes }
+    }
+
     /// What it would have cost.
     pub(crate) fn units(&self) -> f64 {
         write_units(self.bytes)
@@ -183,6 +190,7 @@ impl<'a> Prepared<'a> {
             wanted: ItemRequest { table, attributes, is_key: role != WriteKind::Put },
             condition,
             change,
+            only_deletes: request.attribute_updates.as_ref().is_some_and(legacy::only_deletes),
             shows_old_on_failure: on_failure.is_some_and(|value| value == "ALL_OLD"),
             work,
         })
@@ -254,6 +262,10 @@ impl<'a> Prepared<'a> {
         let old_bytes = seen.map_or(0, item_size);
         let mut item = match &self.change {
             ItemChange::Put(item) => (*item).clone(),
+            // A `REMOVE` of an expression makes an item of its key; the deletions of the older parameter do not.
+            ItemChange::Update(_) if self.only_deletes && located.stored.is_none() => {
+                return Ok(Planned::nothing(old_bytes));
+            }
             ItemChange::Update(actions) => {
                 // Take the stored attributes, without those that are only shown.
                 let stored = located.stored.as_ref().map(|(record, _)| &record.item);
@@ -269,9 +281,7 @@ impl<'a> Prepared<'a> {
                 let write = located.stored.is_some().then(|| DynamoWrite::Delete { key: located.key.clone() });
                 return Ok(Planned { write, record: None, is_over: false, is_tenure: false, bytes: old_bytes });
             }
-            ItemChange::Nothing => {
-                return Ok(Planned { write: None, record: None, is_over: false, is_tenure: false, bytes: old_bytes });
-            }
+            ItemChange::Nothing => return Ok(Planned::nothing(old_bytes)),
         };
 
         let before = located.stored.as_ref().map(|(record, entry)| (record, entry));

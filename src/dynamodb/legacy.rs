@@ -194,6 +194,11 @@ pub(crate) fn actions(updates: &BTreeMap<String, AttributeUpdate>) -> Result<Vec
     updates.iter().map(|(name, update)| action(Path::attribute(name), update)).collect()
 }
 
+/// Whether these updates can only take something away.
+pub(crate) fn only_deletes(updates: &BTreeMap<String, AttributeUpdate>) -> bool {
+    !updates.is_empty() && updates.values().all(|update| update.action.as_deref() == Some("DELETE"))
+}
+
 fn action(path: Path, update: &AttributeUpdate) -> Result<Action> {
     let action = update.action.as_deref().unwrap_or("PUT");
     let Some(value) = update.value.clone() else {

@@ -25,9 +25,13 @@
 //!
 //! A mark also covers the caller, the operation and the whole body, so a proxy that sends one id for everything does no harm.
 
+use serde_json::Value as Json;
 use sha2::{Digest as _, Sha256};
 
-use crate::{DynamoCaller, DynamoLease, DynamoWrite, database::StoredItem, item::RequestMark, key};
+use crate::{
+    DynamoCaller, DynamoLease, DynamoWrite, database::StoredItem, error::Result as DynamoResult, item::RequestMark,
+    key, request::read,
+};
 use lockkeeper_planted::Planted;
 
 /// Time for which an answer is kept. It is longer than any SDK tries.
@@ -120,22 +124,48 @@ pub(crate) struct KeptTransaction {
     pub(crate) answer: Vec<u8>,
 }
 
-/// Makes the write that keeps the answer to a transaction, with a hash of its body. A byte suffices to count the parts of a transaction.
+/// The hash of what a transaction does. Programs write the fields of a map in any order, each time in another one, and the numbers of a
+/// set; what the answer is to show says nothing of what is done.
+pub(crate) fn transaction_hash(body: &[u8]) -> DynamoResult<RequestMark> {
+    let mut request: Json = read(body)?;
+    let mut parts = request["TransactItems"].take();
+    parts.sort_all_objects();
+    sort_sets(&mut parts);
+    Ok(hash_parts(&[parts.to_string().as_bytes()]))
+}
+
+/// Sorts the elements of each set. Only an attribute's value has a list below one of these names.
+fn sort_sets(value: &mut Json) {
+    match value {
+        Json::Object(fields) => {
+            for (name, field) in fields {
+                if let (true, Json::Array(elements)) = (["SS", "NS", "BS"].contains(&name.as_str()), &mut *field) {
+                    elements.sort_unstable_by(|a, b| a.as_str().cmp(&b.as_str()));
+                }
+                sort_sets(field);
+            }
+        }
+        Json::Array(elements) => elements.iter_mut().for_each(sort_sets),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
+    }
+}
+
+/// Makes the write that keeps the answer to a transaction, with its hash. A byte suffices to count the parts of a transaction.
 pub(crate) fn keep_transaction(
     caller: &DynamoCaller,
     mark: &RequestMark,
-    body: &[u8],
+    hash: &RequestMark,
     kept: &KeptTransaction,
 ) -> DynamoWrite {
     let places: Vec<u8> = kept.locks.iter().filter_map(|place| u8::try_from(*place).ok()).collect();
     let count = u8::try_from(places.len()).unwrap_or(u8::MAX);
-    let value = [&hash_parts(&[body])[..], &[count], &places, &kept.answer].concat();
+    let value = [&hash[..], &[count], &places, &kept.answer].concat();
     put(caller, mark, value, TRANSACTION_TTL_MS)
 }
 
 /// Reads the answer that was kept for a transaction. Fails if it is that of another transaction.
-pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<KeptTransaction, ()> {
-    let rest = value.strip_prefix(&hash_parts(&[body])).ok_or(())?;
+pub(crate) fn kept_transaction(value: &[u8], hash: &RequestMark) -> Result<KeptTransaction, ()> {
+    let rest = value.strip_prefix(hash).ok_or(())?;
     let (count, rest) = rest.split_first().ok_or(())?;
     let (places, answer) = rest.split_at_checked(usize::from(*count)).ok_or(())?;
     Ok(KeptTransaction { locks: places.iter().copied().map(usize::from).collect(), answer: answer.to_vec() })

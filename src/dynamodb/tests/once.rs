@@ -113,6 +113,28 @@ async fn a_transaction_that_comes_again_confirms_no_lock_that_is_lost() {
     assert_eq!(api.ok("GetItem", get).await["Item"]["n"], json!({"N": "1"}), "nothing happens twice");
 }
 
+/// Some SDKs write the fields of a map in another order each time.
+#[tokio::test]
+async fn a_transaction_that_comes_again_in_other_words_is_the_same() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    let put = |item: &str, rest: &str| {
+        format!(
+            r#"{{{rest}"ClientRequestToken":"t","TransactItems":[{{"Put":{{"TableName":"locks","Item":{item}}}}}]}}"#
+        )
+    };
+    let first = put(r#"{"key":{"S":"a"},"set":{"SS":["x","y"]},"list":{"L":[{"S":"x"},{"S":"y"}]}}"#, "");
+    api.ok("TransactWriteItems", &first).await;
+    let commits = api.0.store.commits();
+
+    let other_order = r#"{ "list":{"L":[{"S":"x"},{"S":"y"}]}, "set":{"SS":["y","x"]}, "key":{"S":"a"} }"#;
+    api.ok("TransactWriteItems", &put(other_order, r#""ReturnConsumedCapacity":"TOTAL","#)).await;
+    assert_eq!(api.0.store.commits(), commits, "nothing is written again");
+
+    let other_list = r#"{"key":{"S":"a"},"set":{"SS":["x","y"]},"list":{"L":[{"S":"y"},{"S":"x"}]}}"#;
+    let refused = api.error("TransactWriteItems", &put(other_list, "")).await;
+    assert!(refused.starts_with("IdempotentParameterMismatchException"), "{refused}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_comes_again_renews_its_locks() {
     let api = Api::with_tables(&[("locks", &["key"])]).await;

@@ -424,3 +424,30 @@ async fn an_entry_that_is_no_item_is_reported() {
     let error = api.error("GetItem", r#"{"TableName":"locks","Key":{"key":{"S":"a"}}}"#).await;
     assert_eq!(error, "InternalServerError: an entry of 1 bytes has an item format that this version cannot read");
 }
+
+#[tokio::test]
+async fn deletions_of_the_older_parameter_make_no_item() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    let update = |updates: &str| {
+        format!(
+            r#"{{"TableName":"locks","Key":{{"key":{{"S":"a"}}}},"ReturnValues":"ALL_NEW","AttributeUpdates":{updates}}}"#
+        )
+    };
+    let get = r#"{"TableName":"locks","Key":{"key":{"S":"a"}}}"#;
+    let deletions = r#"{"owner":{"Action":"DELETE"},"tags":{"Action":"DELETE","Value":{"SS":["x"]}}}"#;
+    assert_eq!(api.ok("UpdateItem", &update(deletions)).await, json!({}));
+    assert_eq!(api.ok("GetItem", get).await, json!({}));
+
+    // Beside another change they do.
+    let both = r#"{"owner":{"Action":"DELETE"},"n":{"Action":"ADD","Value":{"N":"1"}}}"#;
+    api.ok("UpdateItem", &update(both)).await;
+    api.ok("UpdateItem", &update(deletions)).await;
+    assert_eq!(api.ok("GetItem", get).await, json!({"Item": {"key": {"S": "a"}, "n": {"N": "1"}}}));
+
+    // And so does a `REMOVE`.
+    api.ok("DeleteItem", get).await;
+    let remove = r#"{"TableName":"locks","Key":{"key":{"S":"a"}},"UpdateExpression":"REMOVE owner"}"#;
+    api.error("UpdateItem", remove).await;
+    api.ok("UpdateItem", &remove.replace("owner", "n")).await;
+    assert_eq!(api.ok("GetItem", get).await, json!({"Item": {"key": {"S": "a"}}}));
+}
