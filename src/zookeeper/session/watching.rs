@@ -17,6 +17,16 @@ const PATHS_AT_ONCE: usize = 512;
 struct ReturningWatch {
     path: ZnodePath,
     reason: WatchReason,
+    /// Whether its client may read the node.
+    is_allowed: bool,
+}
+
+/// Why watches are not set again.
+enum NotSetAgain {
+    /// The request is refused, and the client may go on.
+    Refused(ErrorCode),
+    /// This node has no room for them.
+    NoRoom,
 }
 
 /// What a watch was set for, which decides what its client may have missed.
@@ -30,8 +40,23 @@ enum WatchReason {
     Recursive,
 }
 
+impl WatchReason {
+    /// A change that a client of such a watch may expect, whatever the node's state is.
+    fn any_change(self) -> MissedChange {
+        match self {
+            Self::Exist => MissedChange::Created,
+            Self::Child => MissedChange::Children,
+            Self::Data | Self::Persistent | Self::Recursive => MissedChange::Data,
+        }
+    }
+}
+
 impl<S: ZookeeperStore> ClientSession<S> {
     /// Sets watches again. Those whose change was missed fire at once, and before the reply.
+    ///
+    /// Clients do not look at the error of the reply: they count on all of their watches from then on. So no watch is left out silently. One
+    /// for a node that its client may not read fires, and the client learns by its next read that it may not. Where this node has no room
+    /// for all, the connection ends, and the client comes back, perhaps at another node.
     pub(super) async fn set_watches(&self, relative: i64, paths: &WatchPaths) -> RequestAnswer {
         let relative = u64::try_from(relative).unwrap_or_default();
         let lists = [
@@ -52,7 +77,10 @@ impl<S: ZookeeperStore> ClientSession<S> {
         for some in returning.chunks(PATHS_AT_ONCE) {
             match self.set_some(relative, some) {
                 Ok(applied) => revision = applied,
-                Err(code) => return RequestAnswer::new(revision, Err(code)),
+                Err(NotSetAgain::Refused(code)) => return RequestAnswer::new(revision, Err(code)),
+                Err(NotSetAgain::NoRoom) => {
+                    return RequestAnswer::new(revision, Err(ErrorCode::QuotaExceeded)).last();
+                }
             }
             // A hundred thousand paths take a while, and others have changes to be told.
             tokio::task::yield_now().await;
@@ -60,20 +88,22 @@ impl<S: ZookeeperStore> ClientSession<S> {
         RequestAnswer::new(revision, Ok(Vec::new()))
     }
 
-    fn set_some(&self, relative: u64, paths: &[(&String, WatchReason)]) -> Result<u64, ErrorCode> {
+    fn set_some(&self, relative: u64, paths: &[(&String, WatchReason)]) -> Result<u64, NotSetAgain> {
         // The policy is asked before: while a state is shown, nothing else is asked of the store.
-        let allowed = paths.iter().map(|(path, reason)| {
+        let returning = paths.iter().map(|(path, reason)| {
             let path = ZnodePath::parse(path)?;
-            self.may_read(&path)?;
-            Ok(ReturningWatch { path, reason: *reason })
+            let is_allowed = self.may_read(&path).is_ok();
+            Ok(ReturningWatch { path, reason: *reason, is_allowed })
         });
-        let returning: Vec<_> = allowed.collect::<Result<_, ErrorCode>>()?;
+        let returning: Vec<_> = returning.collect::<Result<_, _>>().map_err(NotSetAgain::Refused)?;
 
         self.node.hub.with_watches(|watches| {
             self.node.store.applied(|applied| {
                 for watch in &returning {
-                    self.set_again(watches, applied, relative, watch)
-                        .map_err(|WatchLimitReached| ErrorCode::QuotaExceeded)?;
+                    self.set_again(watches, applied, relative, watch).map_err(|limit| match limit {
+                        WatchLimitReached::OfConnection => NotSetAgain::Refused(ErrorCode::QuotaExceeded),
+                        WatchLimitReached::OfNode => NotSetAgain::NoRoom,
+                    })?;
                 }
                 Ok(applied.revision())
             })
@@ -87,8 +117,13 @@ impl<S: ZookeeperStore> ClientSession<S> {
         relative: u64,
         watch: &ReturningWatch,
     ) -> Result<(), WatchLimitReached> {
-        let ReturningWatch { path, reason } = watch;
+        let ReturningWatch { path, reason, is_allowed } = watch;
         let revision = applied.revision();
+        if !is_allowed {
+            WatchHub::tell_missed(&self.outbox, revision, reason.any_change(), path);
+            return Ok(());
+        }
+
         let stat = look_up_stat(applied, path);
         let (class, missed) = match (reason, stat) {
             (WatchReason::Data, Some(stat)) => {
@@ -119,7 +154,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
             self.may_read(&path)?;
             self.node.hub.with_watches(|watches| {
                 revision = self.node.store.applied(|applied| applied.revision());
-                watches.add(self.id, class, &path, revision).map_err(|WatchLimitReached| ErrorCode::QuotaExceeded)
+                watches.add(self.id, class, &path, revision).map_err(|_| ErrorCode::QuotaExceeded)
             })
         });
 

@@ -148,7 +148,7 @@ async fn rights_are_those_of_each_operation() {
 #[tokio::test]
 async fn a_proof_that_is_none_is_told_and_then_the_connection_ends() {
     let rig = Rig::new(1).await;
-    for (scheme, credentials) in [("digest", &b"no colon"[..]), ("digest", b"\xff:x"), ("sasl", b""), ("x509", b"")] {
+    for (scheme, credentials) in [("digest", &b"\xff:x"[..]), ("sasl", b""), ("x509", b"")] {
         let mut client = rig.client().await;
         // More than it reads, so that a close without care would be a reset.
         client.send(Opcode::AUTH, |out| drop_ref(out.int(0).string(scheme).buffer(Some(credentials)))).await;
@@ -156,6 +156,17 @@ async fn a_proof_that_is_none_is_told_and_then_the_connection_ends() {
         assert!(matches!(client.next().await, Some(Told::Reply { xid: -4, error: -115, .. })));
         assert_eq!(client.next().await, None);
     }
+}
+
+#[tokio::test]
+async fn credentials_without_a_colon_are_those_of_a_user_by_this_name() {
+    let rig = Rig::new(1).await;
+    let mut client = rig.client().await;
+    authenticate(&mut client, "digest", b"secret").await.unwrap();
+    create_with(&mut client, "/own", &[entry(31, "auth", "")]).await.unwrap();
+    // printf secret | openssl sha1 -binary | base64
+    let expected = entry(31, "digest", "secret:5en6G6MezRroT3XKqkdPOmY/BfQ=");
+    assert_eq!(read_acl(&mut client, "/own").await.unwrap(), [expected]);
 }
 
 #[test]

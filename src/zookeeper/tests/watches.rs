@@ -355,3 +355,40 @@ async fn watches_die_with_their_connection_and_the_rest_of_a_multi_is_told() {
     assert_eq!(again.event().await, event(CREATED, "/b"));
     again.reply(sent).await.unwrap();
 }
+
+/// Clients take no notice of the reply's error.
+#[tokio::test]
+async fn a_watch_that_is_not_allowed_any_more_fires_and_the_others_are_set_again() {
+    let rig = Rig::new(1).await;
+    let mut writer = rig.client().await;
+    for path in ["/open", "/hidden"] {
+        writer.create(path, b"", 0).await.unwrap();
+    }
+    let relative = writer.sync().await;
+    rig.cluster.forbid("hidden");
+
+    let mut watcher = rig.client().await;
+    let lists: &[&[&str]] = &[&["/hidden", "/open"], &["/hidden/x"], &["/hidden", "/open"]];
+    let sent = watcher.send(Opcode::SET_WATCHES, |out| write_watches(out, relative, lists)).await;
+    for expected in [event(DATA, "/hidden"), event(CREATED, "/hidden/x"), event(CHILDREN, "/hidden")] {
+        assert_eq!(watcher.event().await, expected);
+    }
+    watcher.reply(sent).await.unwrap();
+    assert_eq!(rig.ports[0].stats().watches, 2);
+
+    writer.set("/open", b"", -1).await.unwrap();
+    assert_eq!(watcher.event().await, event(DATA, "/open"));
+}
+
+#[tokio::test]
+async fn who_finds_no_room_for_watches_that_are_set_again_loses_the_connection() {
+    let rig = Rig::with(1, |options| options.watches_bytes_max = 100_000).await;
+    let names: Vec<String> = (0..500).map(|number| format!("/w{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let lists: &[&[&str]] = &[&[], &names, &[]];
+    let mut client = rig.client().await;
+    let sent = client.send(Opcode::SET_WATCHES, |out| write_watches(out, 0, lists)).await;
+    assert_eq!(client.reply(sent).await, Err(-125));
+    assert_eq!(client.next().await, None, "it looks for another node, and does not count on watches that it has not");
+    until("its watches go with it", || rig.ports[0].stats().watches == 0).await;
+}

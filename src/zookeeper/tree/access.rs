@@ -35,9 +35,9 @@ impl ClientIdentities {
         Self { address: address.to_canonical(), certificate, digests: Vec::new() }
     }
 
-    /// Adds a user by `user:password`.
+    /// Adds a user by `user:password`. Without a colon the whole text is the user, as in ZooKeeper.
     pub(crate) fn add_digest(&mut self, credentials: &str) -> Result<(), ErrorCode> {
-        let (user, _) = credentials.split_once(':').ok_or(ErrorCode::AuthFailed)?;
+        let user = credentials.split(':').next().unwrap_or_default();
         let digest = format!("{user}:{}", STANDARD.encode(Sha1::digest(credentials.as_bytes())));
         if digest.len() > ID_BYTES_MAX || self.digests.len() == IDENTITIES_MAX {
             return Err(ErrorCode::AuthFailed);

@@ -45,9 +45,14 @@ pub(crate) struct WatchLimits {
     pub(crate) bytes: usize,
 }
 
-/// A watch is refused, since there are too many.
+/// Why a watch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WatchLimitReached;
+pub(crate) enum WatchLimitReached {
+    /// The connection has as many as one may have, at whichever node.
+    OfConnection,
+    /// The connection's share of this node's room is in use. Another node may have more.
+    OfNode,
+}
 
 /// The states in which a watch was set, by their revisions: it is for later changes.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +156,7 @@ impl WatchTable {
         };
 
         let bytes = WATCH_BYTES + path.as_str().len();
-        let own = self.by_connection.get(&connection).ok_or(WatchLimitReached)?;
+        let own = self.by_connection.get(&connection).ok_or(WatchLimitReached::OfNode)?;
         if own.watches.contains(&(class, path.shared())) {
             let span = self.watchers(class).get_mut(path.as_str()).and_then(|watchers| watchers.get_mut(&connection));
             if let Some(span) = span {
@@ -159,8 +164,8 @@ impl WatchTable {
             }
             return Ok(());
         }
-        if replaced.is_none() && !self.has_room(own, bytes) {
-            return Err(WatchLimitReached);
+        if replaced.is_none() {
+            self.check_room(own, bytes)?;
         }
 
         self.paths += usize::from(!self.is_watched(path.as_str()));
@@ -173,13 +178,17 @@ impl WatchTable {
         Ok(())
     }
 
-    /// Whether a connection may have a further watch that takes this number of bytes.
-    fn has_room(&self, own: &ConnectionWatches, bytes: usize) -> bool {
+    /// Fails if a connection may not have a further watch that takes this number of bytes.
+    fn check_room(&self, own: &ConnectionWatches, bytes: usize) -> Result<(), WatchLimitReached> {
+        if own.watches.len() >= self.limits.per_connection {
+            return Err(WatchLimitReached::OfConnection);
+        }
+
         let of_origin = self.by_origin.get(&own.origin).copied().unwrap_or_default();
         let of_others = self.granted - of_origin;
         let share_of_origin = self.limits.bytes.saturating_sub(of_others) / 2;
         let share = share_of_origin.saturating_sub(of_origin - own.granted) / 2;
-        own.watches.len() < self.limits.per_connection && own.bytes + bytes <= share.max(own.granted)
+        if own.bytes + bytes <= share.max(own.granted) { Ok(()) } else { Err(WatchLimitReached::OfNode) }
     }
 
     fn count_added(&mut self, connection: WatcherId, class: WatchClass, path: &ZnodePath, bytes: usize) {
