@@ -21,7 +21,11 @@ impl<S: EtcdStore> Kv for Etcd<S> {
         let caller = self.caller(&request)?;
         let request = request.into_inner();
         check::range(&request)?;
-        let (answer, revision) = self.read(&caller, &request).await?;
+
+        let (answer, revision) = match self.read_copy(&caller, &request).await? {
+            Some(read) => read,
+            None => self.read(&caller, &request).await?,
+        };
         Ok(Response::new(RangeResponse { header: self.header(revision), ..answer }))
     }
 

@@ -43,6 +43,23 @@ impl<S: EtcdStore> Etcd<S> {
         self.read_at(caller, request, at).await
     }
 
+    /// Answers a read that may show an old state, from this node's copy: also without a leader, as etcd does. `None`: the read must show
+    /// the newest state, or it is too large to be answered at once.
+    pub(crate) async fn read_copy(
+        &self,
+        caller: &S::Caller,
+        request: &RangeRequest,
+    ) -> Result<Option<(RangeResponse, Revision)>, Error> {
+        if !request.serializable || request.revision > 0 {
+            return Ok(None);
+        }
+        match self.store.select_from_copy(caller, select(request)?).await {
+            Ok((selected, revision)) => Ok(Some((answer(selected), revision))),
+            Err(EtcdStoreError::TooLarge(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// As [`read`](Self::read), at this revision.
     pub(crate) async fn read_at(
         &self,

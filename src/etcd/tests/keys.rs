@@ -242,3 +242,26 @@ async fn a_deletion_shows_what_it_deletes_or_deletes_nothing() {
     assert!(deleted.prev_kvs.iter().all(|kv| kv.value == large.as_bytes()));
     assert_eq!(kv.range(prefix("a")).await.unwrap().into_inner().count, 0);
 }
+
+#[tokio::test]
+async fn a_read_that_may_be_old_is_answered_without_a_leader() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    let first = kv.put(put("a", "old")).await.unwrap().into_inner().header.unwrap().revision;
+    api.store.lag(true);
+    kv.put(put("a", "new")).await.unwrap();
+    api.store.be_leaderless(true);
+
+    let one = RangeRequest { key: b"a".to_vec(), ..RangeRequest::default() };
+    for request in [prefix("a"), one] {
+        let old = RangeRequest { serializable: true, ..request.clone() };
+        let answer = kv.range(old.clone()).await.unwrap().into_inner();
+        assert_eq!(answer.kvs[0].value, b"old");
+        assert_eq!(answer.header.unwrap().revision, first);
+
+        let error = kv.range(request).await.unwrap_err();
+        assert_eq!(shown(&error), "14 etcdserver: no leader");
+        // A revision of the past is known to the leader for certain.
+        kv.range(RangeRequest { revision: first, ..old }).await.unwrap_err();
+    }
+}

@@ -38,6 +38,23 @@ async fn a_lease_is_granted_shown_listed_and_revoked() {
     assert_eq!((shown.ttl, shown.granted_ttl), (-1, 0));
 }
 
+/// The node that answers may apply it later: a client goes on from the revision of the answer.
+#[tokio::test]
+async fn the_answer_to_a_revocation_has_a_revision_without_the_keys() {
+    let api = Api::new();
+    let mut lease = api.lease();
+    lease.lease_grant(LeaseGrantRequest { ttl: 60, id: 5 }).await.unwrap();
+    api.kv().put(PutRequest { lease: 5, ..put("a", "") }).await.unwrap();
+    api.store.lag(true);
+
+    let header = lease.lease_revoke(LeaseRevokeRequest { id: 5 }).await.unwrap().into_inner().header.unwrap();
+    let at = RangeRequest { revision: header.revision, ..prefix("a") };
+    assert_eq!(api.kv().range(at).await.unwrap().into_inner().count, 0);
+
+    // A watch from the next revision on sees nothing of it.
+    assert_eq!(u64::try_from(header.revision).unwrap(), api.store.machine().revision().0);
+}
+
 /// Whatever their ids are. Those of one millisecond, too, if the ids are left to the node.
 #[tokio::test]
 async fn leases_are_listed_in_the_order_in_which_they_were_granted() {

@@ -266,8 +266,7 @@ impl EtcdStore for Memory {
     }
 
     fn facts(&self) -> EtcdFacts {
-        let state = self.state();
-        EtcdFacts { cluster_id: 7, member_id: 1, term: 3, revision: state.machine.revision() }
+        EtcdFacts { cluster_id: 7, member_id: 1, term: 3, revision: self.copy().revision() }
     }
 
     fn leader(&self) -> Option<u64> {
