@@ -58,6 +58,15 @@ def test_the_deadline_counts_from_the_sending_and_a_look_finds_it_passed() -> No
     assert lease.remaining() == 0.0
 
 
+def test_a_session_without_time_left_is_lost_for_good() -> None:
+    clock, lease = leased()
+    clock.now = 9.9
+    assert lease.remaining() == 0.0
+    lease.renewed(9.0, 10.0)
+    assert lease.remaining() == 0.0, "who stopped at zero is not told otherwise"
+    assert lease.loss() == Loss(LossReason.OUT_OF_CONTACT)
+
+
 def test_whoever_listens_is_told_once_of_the_first_loss() -> None:
     _, lease = leased()
     told: list[object] = []

@@ -84,3 +84,13 @@ def test_a_session_of_the_orm_works_too(client: lockkeeper.Client, engine: Engin
         assert row(engine) == (9, lock.token)
         with pytest.raises(lockkeeper.InvalidArgument, match="does not count rows"):
             require_fenced(session.execute(select(SEATS)).scalars())  # type: ignore[arg-type]
+
+
+def test_an_update_whose_rows_were_not_counted_is_no_proof(client: lockkeeper.Client, engine: Engine) -> None:
+    with client.lock("seats/A5") as lock, engine.begin() as connection:
+        statement = update(SEATS).where(SEATS.c.name == "A5").values(buyer=9)
+        result = connection.execute(fence(statement, lock, SEATS.c.fence))
+        # As drivers answer that do not count, for statements with several sets of values.
+        result.context._rowcount = -1
+        with pytest.raises(lockkeeper.InvalidArgument, match="did not count"):
+            require_fenced(result)

@@ -5,8 +5,8 @@
  * After a node that does not answer the next one is asked without a pause, until all had their turn. A refusal is never repeated.
  */
 import { Backoff } from "./backoff.js";
-import { type LockkeeperError, NoCluster, UnknownOutcome } from "./errors.js";
-import { CallError, type Failure, LEADER_MOVED, TIMED_OUT, failureFrom } from "./failure.js";
+import { type LockkeeperError, NoCluster, UnknownOutcome, messageOf } from "./errors.js";
+import { CallError, type Failure, LEADER_MOVED, TIMED_OUT, failureFrom, isFromOutside } from "./failure.js";
 import type { Log } from "./log.js";
 import type { Answer, Node, Sent } from "./node.js";
 import type { Nodes } from "./nodes.js";
@@ -247,7 +247,8 @@ export class Progress {
     this.#leaderNamed = leaderNamed;
     switch (failure.kind) {
       case "refused":
-        return failure.error;
+        // The same as below, and another attempt would be answered the same.
+        return this.isUnknown && isFromOutside(failure.error) ? new UnknownOutcome(messageOf(failure.error)) : failure.error;
       case "not-now":
         // An earlier attempt may have taken effect: then this does not say that nothing happened.
         return this.isUnknown ? undefined : failure.error;

@@ -69,6 +69,17 @@ export function failureFrom(error: CallError): Failure {
   return retry === "safe" ? { kind: "not-now", error: refused, why } : { kind: "refused", error: refused, reason: info.reason };
 }
 
+const FROM_OUTSIDE: ReadonlySet<string> = new Set(["UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_OWNER", "LIMIT_REACHED", "CLUSTER_VERSION"]);
+
+/**
+ * Whether a node may refuse a request so before it looks for an earlier copy of it. Such a refusal does not say that the earlier copy had no
+ * effect.
+ */
+export function isFromOutside(error: LockkeeperError): boolean {
+  // The table looks first whether it remembers the request, and then for a place for its reply.
+  return error instanceof Refused && FROM_OUTSIDE.has(error.reason) && error.details["limit"] !== "replies_per_session";
+}
+
 /** `REVOKED` is a loss rather than a refusal: the grant concerned is over. */
 function refusal(info: ErrorInfo, message: string): LockkeeperError {
   const details = { ...info.metadata };

@@ -188,11 +188,12 @@ export class Session {
           await this.whileAlive(policy, (node) => node.pipeline.release({ sessionId: this.id, request: request.message(), target }));
           return;
         } catch (error) {
-          if (!(error instanceof Refused) || NOTHING_IS_HELD.has(error.reason)) {
+          const mayBeHeld = mayHold(error) || (error instanceof Refused && !NOTHING_IS_HELD.has(error.reason));
+          if (!mayBeHeld) {
             throw error;
           }
           // A refusal that leaves the grant held.
-          this.#log("warn", "release-refused", `${error.message}; it is tried again`);
+          this.#log("warn", "release-refused", `${messageOf(error)}; it is tried again`);
           await sleep(backoff.next(), this.lease.ended);
         }
       }

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import NoCluster, OutcomeUnknown
+from ..errors import NoCluster, OutcomeUnknown, Refused
 from .backoff import Backoff
 from .clock import timer_now
-from .failures import Again, NotNow, RpcFailure, judge, leader_moved, timed_out
+from .failures import Again, NotNow, RpcFailure, is_from_outside, judge, leader_moved, timed_out
 from .lease import Lease
 from .methods import Method
 from .nodes import Nodes
@@ -66,6 +66,11 @@ class Caller:
             node = self.nodes.preferred()
             try:
                 return await self._attempt(node, policy, until, method, request(), lease)
+            except Refused as refused:
+                # An earlier attempt may have taken effect, and another one would be answered the same.
+                if progress.unknown and is_from_outside(refused):
+                    raise OutcomeUnknown(f"{node}: {refused}") from None
+                raise
             except NotNow as failure:
                 # An earlier attempt may have taken effect: then this answer does not say that nothing happened.
                 if not progress.unknown:

@@ -14,6 +14,9 @@ ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 # Of the transport, or of a proxy between client and node: another attempt may succeed.
 _AGAIN = frozenset({"UNAVAILABLE", "UNKNOWN", "CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL"})
 
+# By the identity, its rights and its limits, or by the cluster as a whole.
+_FROM_OUTSIDE = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_OWNER", "LIMIT_REACHED", "CLUSTER_VERSION"})
+
 # For a cause that seldom goes away before the limit of a call.
 _NOT_NOW = frozenset({"DISK_SPACE_LOW"})
 
@@ -73,6 +76,15 @@ def judge(failure: RpcFailure) -> Again | NotNow | Error:
         return Lost(Loss(LossReason.REVOKED, details.get("revoked_reason", "")))
     refused = Refused(info.reason, failure.message, details)
     return NotNow(refused) if retry == "safe" else refused
+
+
+def is_from_outside(refused: Refused) -> bool:
+    """Whether a node may refuse a request so before it looks for an earlier copy of it. Such a refusal does not say that the earlier copy
+    had no effect."""
+    # The table looks first whether it remembers the request, and then for a place for its reply.
+    if refused.details.get("limit") == "replies_per_session":
+        return False
+    return refused.reason in _FROM_OUTSIDE
 
 
 def loss_from(refused: Refused) -> Loss | None:

@@ -95,7 +95,9 @@ class Lease:
         return is_first
 
     def remaining(self, token: int | None = None) -> float:
-        """How long the session, or this grant of it, may still be trusted: seconds. Zero: it is lost."""
+        """How long the session, or this grant of it, may still be trusted: seconds. Zero: it is lost, and stays so."""
+        if self._ended is None and self._deadline <= self._now():
+            self._end_if_over()
         if self.is_foreign or self._ended is not None:
             return 0.0
         revoked = None if token is None else self._revoked.get(token)
