@@ -261,6 +261,14 @@ impl Lease {
     /// Looks at the clock and then at the state.
     fn look<T>(&self, at: impl FnOnce(&LeaseState, Moment) -> T) -> T {
         let now = self.clock.now();
+        {
+            // Each call of each task looks, and nearly always there is nothing to note.
+            let state = self.state.borrow();
+            if now < state.deadline || state.is_lapsed {
+                return at(&state, now);
+            }
+        }
+
         let mut seen = None;
         self.state.send_if_modified(|state| {
             state.look(now);
