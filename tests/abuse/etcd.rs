@@ -39,7 +39,7 @@ async fn port(stage: &Stage) -> SocketAddr {
     address(&stage.cluster.etcd_endpoints()[leader - 1])
 }
 
-async fn connect(stage: &Stage) -> Channel {
+pub(super) async fn connect(stage: &Stage) -> Channel {
     let endpoint = Channel::from_shared(format!("http://{}", port(stage).await)).expect("a URL");
     endpoint.connect().await.expect("it listens")
 }

@@ -20,6 +20,7 @@
 //! * `redis`: Redis' port: broken and half requests, unread replies, scripts that do not end, many keys, and floods before AUTH;
 //! * `outage`: clients while their node is cut off: those that come and go, and subscriptions that end at once;
 //! * `zookeeper`: ZooKeeper's port: broken and half frames, sessions of others, many watches, large multis, unread replies, many sessions;
+//! * `amplified`: small requests that ask for much, through the doors of Redis, ZooKeeper and etcd;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
 //!
 //! `frames` encodes HTTP/2 frames itself, since no library sends such sequences. Default sizes fit a debug build and 90 seconds; with
@@ -34,6 +35,7 @@
 
 #![expect(clippy::print_stdout, reason = "figures are for people to read")]
 
+mod amplified;
 mod arrivals;
 mod bulk;
 mod calls;

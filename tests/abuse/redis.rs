@@ -48,7 +48,7 @@ pub(super) async fn connect(port: SocketAddr) -> Connection {
 }
 
 /// A bystander that holds a lock.
-async fn bystander(port: SocketAddr, password: Option<&str>) -> Connection {
+pub(super) async fn bystander(port: SocketAddr, password: Option<&str>) -> Connection {
     until("the port serves", async || {
         let mut bystander = Connection::open(&port.to_string()).await?;
         if let Some(password) = password {
@@ -60,7 +60,7 @@ async fn bystander(port: SocketAddr, password: Option<&str>) -> Connection {
     .await
 }
 
-async fn is_kept(bystander: &mut Connection) {
+pub(super) async fn is_kept(bystander: &mut Connection) {
     assert_eq!(bystander.ask(&["GET", "kept"]).await, text_of("mine"));
     let left = bystander.ask(&["PTTL", "kept"]).await;
     assert!(matches!(left, Reply::Number(1..=600_000)), "{left:?}");
@@ -77,7 +77,7 @@ async fn answer(port: SocketAddr, bytes: &[u8]) -> String {
 }
 
 /// The reply is an error with this part.
-fn is_refused(reply: &Reply, part: &str) {
+pub(super) fn is_refused(reply: &Reply, part: &str) {
     assert!(matches!(reply, Reply::Error(text) if text.contains(part)), "{part} is not in {reply:?}");
 }
 

@@ -213,6 +213,17 @@ pub(crate) fn memory_mib(node: &LocalNode) -> u64 {
     kib.parse::<u64>().expect("a number") / 1024
 }
 
+/// From now on [`peak_mib`] tells the most that a node's process has in memory.
+pub(crate) fn watch_peak(node: &LocalNode) {
+    fs::write(format!("/proc/{}/clear_refs", pid(node)), "5").expect("the process is ours");
+}
+
+/// The most memory that a node's process has had since [`watch_peak`], in MiB.
+pub(crate) fn peak_mib(node: &LocalNode) -> u64 {
+    let kib = field(Path::new(&format!("/proc/{}/status", pid(node))), "VmHWM:");
+    kib.expect("it runs").parse::<u64>().expect("a number") / 1024
+}
+
 fn descriptors_max(node: &LocalNode) -> usize {
     let limit = field(Path::new(&format!("/proc/{}/limits", pid(node))), "Max open files");
     limit.expect("the kernel writes it").parse().expect("a number")

@@ -32,7 +32,7 @@ const FULL_STAY: usize = 12_000;
 /// The port's budgets for requests that are not answered and for replies that are not read, together.
 const BUDGETS_MIB: u64 = 96;
 /// The longest and the shortest timeout that are granted.
-const LONGEST_MS: i32 = 40_000;
+pub(super) const LONGEST_MS: i32 = 40_000;
 const SHORTEST_MS: i32 = 4_000;
 /// Paths of one frame.
 const PATHS: usize = 10_000;
@@ -49,17 +49,17 @@ async fn stage() -> Stage {
 }
 
 /// ZooKeeper's port of the leader.
-async fn port(stage: &Stage) -> SocketAddr {
+pub(super) async fn port(stage: &Stage) -> SocketAddr {
     let leader = usize::try_from(leader(&stage.cluster).await).expect("few nodes");
     address(&stage.cluster.zookeeper_endpoints()[leader - 1])
 }
 
-async fn connect(port: SocketAddr, timeout_ms: i32) -> JuteConnection {
+pub(super) async fn connect(port: SocketAddr, timeout_ms: i32) -> JuteConnection {
     JuteConnection::open(&port.to_string(), timeout_ms).await
 }
 
 /// A bystander that has a node.
-async fn bystander(port: SocketAddr) -> JuteConnection {
+pub(super) async fn bystander(port: SocketAddr) -> JuteConnection {
     let fresh = JuteSession::fresh(LONGEST_MS);
     let connected =
         until("the port serves", async || JuteConnection::connect(&port.to_string(), &fresh).await.ok().flatten());
@@ -69,7 +69,7 @@ async fn bystander(port: SocketAddr) -> JuteConnection {
     bystander
 }
 
-async fn is_kept(bystander: &mut JuteConnection) {
+pub(super) async fn is_kept(bystander: &mut JuteConnection) {
     let read = JuteRequest::GetData { path: "/kept".to_owned(), watch: false };
     let Ok(JuteAnswer::Data(data, stat)) = bystander.ask(&read).await else { panic!("the node is gone") };
     assert_eq!((data.as_deref(), stat.owner), (Some(&b"mine"[..]), bystander.session.id));
