@@ -145,7 +145,8 @@ impl Default for AuthConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RaftConfig {
-    /// The time between two heartbeats of the leader, in milliseconds. It must exceed p99.9 of one fsync plus one round trip.
+    /// The time between two heartbeats of the leader, in milliseconds. Three quarters of it must exceed p99.9 of one fsync plus one round
+    /// trip.
     pub heartbeat_ms: u64,
     /// A follower starts an election when it hears no leader for a random time between this and `election_timeout_ms_max`, in milliseconds.
     pub election_timeout_ms_min: u64,

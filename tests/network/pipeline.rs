@@ -1,6 +1,7 @@
 //! The pipeline of appends against peers that misbehave.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -20,10 +21,10 @@ use lockkeeper::{
             peer_server::{Peer, PeerServer},
         },
         network::{APPENDS_IN_FLIGHT_MAX, Network, PeerClient},
-        types::{AppendRequest, EntryPayload, LogEntry, LogId, Vote},
+        types::{AppendRequest, EntryPayload, LogEntry, LogId, StreamAppendResult, TypeConfig, Vote},
     },
     table::MemberNode,
-    transport::{self, TcpConnector},
+    transport::{self, Connector, TcpConnector},
 };
 use openraft::{
     RaftNetworkFactory,
@@ -32,20 +33,38 @@ use openraft::{
     type_config::alias::CommittedLeaderIdOf,
 };
 use tokio::{
-    net::TcpListener,
-    time::{sleep, timeout},
+    net::{TcpListener, TcpStream},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, service::Routes};
 
 use super::{cluster::*, table::MemorySnapshot};
 
-/// Receives every append; answers only if `answers` is set.
+/// Receives every append; answers only if `answers` is set, and until `is_frozen` is.
 #[derive(Clone, Default)]
 struct Stub {
     opened: Arc<AtomicUsize>,
     received: Arc<AtomicUsize>,
     answers: bool,
+    is_frozen: Arc<AtomicBool>,
+}
+
+/// Opens connections by TCP that take this long, and counts them.
+#[derive(Clone, Default)]
+struct SlowConnector {
+    takes: Duration,
+    dials: Arc<AtomicUsize>,
+}
+
+impl Connector for SlowConnector {
+    type Stream = TcpStream;
+
+    async fn connect(&self, address: &str) -> io::Result<TcpStream> {
+        self.dials.fetch_add(1, Ordering::Relaxed);
+        sleep(self.takes).await;
+        TcpConnector.connect(address).await
+    }
 }
 
 #[tonic::async_trait]
@@ -60,12 +79,12 @@ impl Peer for Stub {
         &self,
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let Self { opened, received, answers } = self.clone();
+        let Self { opened, received, answers, is_frozen } = self.clone();
         opened.fetch_add(1, Ordering::Relaxed);
         let answered = request.into_inner().filter_map(move |_| {
             received.fetch_add(1, Ordering::Relaxed);
             let success = pb::AppendResponse { kind: Some(pb::append_response::Kind::Success(true)), disk: None };
-            std::future::ready(answers.then_some(Ok(success)))
+            std::future::ready((answers && !is_frozen.load(Ordering::Relaxed)).then_some(Ok(success)))
         });
         Ok(Response::new(answered.boxed()))
     }
@@ -113,12 +132,12 @@ impl Peer for Stub {
 
 /// A client of `stub` for entries.
 async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
-    let (mut network, node) = network_of(stub).await;
+    let (mut network, node) = network_of(TcpConnector, stub).await;
     network.new_client(2, &node).await
 }
 
 /// A network in which `stub` is node 2; the stub's server ends with the test's runtime.
-async fn network_of(stub: Stub) -> (Network<TcpConnector, MemorySnapshot>, MemberNode) {
+async fn network_of<C: Connector>(connector: C, stub: Stub) -> (Network<C, MemorySnapshot>, MemberNode) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer_address = listener.local_addr().expect("it is bound").to_string();
     let routes = Routes::new(PeerServer::new(stub));
@@ -127,11 +146,11 @@ async fn network_of(stub: Stub) -> (Network<TcpConnector, MemorySnapshot>, Membe
     let identity = NodeIdentity::in_memory(&cluster_id(), 1, &mut rand::rng());
     let target = Founder { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };
     identity.found(vec![target]).await.expect("in memory");
-    (Network::new(TcpConnector, Arc::new(identity)), MemberNode { peer_address, ..MemberNode::default() })
+    (Network::new(connector, Arc::new(identity)), MemberNode { peer_address, ..MemberNode::default() })
 }
 
 fn log_id(index: u64) -> LogId {
-    LogId { leader_id: CommittedLeaderIdOf::<lockkeeper::raft::types::TypeConfig>::new(1), index }
+    LogId { leader_id: CommittedLeaderIdOf::<TypeConfig>::new(1), index }
 }
 
 /// A request with a commit index and no entries.
@@ -239,7 +258,7 @@ async fn heartbeats_share_a_stream_for_some_time() {
     let stub = Stub { answers: true, ..Stub::default() };
     let opened = stub.opened.clone();
     let opened = || opened.load(Ordering::Relaxed);
-    let (mut network, node) = network_of(stub.clone()).await;
+    let (mut network, node) = network_of(TcpConnector, stub.clone()).await;
     let mut client = network.new_heartbeat_client(2, &node).await;
     let shared = async {
         loop {
@@ -260,6 +279,68 @@ async fn heartbeats_share_a_stream_for_some_time() {
     };
     timeout(SOON, renewed).await.expect("then a stream is opened again, with new metadata");
     assert!(stub.received.load(Ordering::Relaxed) > opened());
+}
+
+/// The interval of heartbeats on a short line, by default.
+const BEAT: Duration = Duration::from_millis(75);
+
+/// Sends a heartbeat every [`BEAT`], as openraft does, until one ends in the way that `is_done` looks for.
+async fn beat_until(
+    client: &mut PeerClient<SlowConnector, MemorySnapshot>,
+    is_done: impl Fn(&[Result<StreamAppendResult, RPCError<TypeConfig>>]) -> bool,
+) {
+    let beaten = async {
+        let mut beats = interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            beats.tick().await;
+            let answers = client.stream_append(stream::iter([committed(7)]), RPCOption::new(BEAT)).await;
+            let answers: Vec<_> = answers.expect("it opens").collect().await;
+            if is_done(&answers) {
+                break;
+            }
+        }
+    };
+    timeout(SOON, beaten).await.expect("one of them ends like that");
+}
+
+/// The line is so long that TCP's and TLS' handshakes take longer than a heartbeat is waited for; an open connection would serve.
+#[tokio::test]
+async fn heartbeats_connect_though_none_of_them_waits_for_as_long() {
+    let stub = Stub { answers: true, ..Stub::default() };
+    let connector = SlowConnector { takes: BEAT * 4 / 5, ..SlowConnector::default() };
+    let dials = Arc::clone(&connector.dials);
+    let (mut network, node) = network_of(connector, stub.clone()).await;
+    let mut client = network.new_heartbeat_client(2, &node).await;
+    let is_answered = |answers: &[Result<_, _>]| matches!(answers, [Ok(_)]);
+    beat_until(&mut client, is_answered).await;
+
+    // The peer falls silent: it has answered on this connection, so the first answer that is missing ends it.
+    stub.is_frozen.store(true, Ordering::Relaxed);
+    let before = dials.load(Ordering::Relaxed);
+    let is_late = |answers: &[Result<_, _>]| matches!(answers, [Err(RPCError::Timeout(_))]);
+    beat_until(&mut client, is_late).await;
+    assert_eq!(dials.load(Ordering::Relaxed), before);
+    beat_until(&mut client, is_late).await;
+    assert_eq!(dials.load(Ordering::Relaxed), before + 1, "it was dialled again at once");
+}
+
+/// What was dialled while the peer was cut off may never open, and TCP's timers find it out late.
+#[tokio::test]
+async fn a_connection_that_does_not_open_is_dialled_again_after_a_few_heartbeats() {
+    let connector = SlowConnector { takes: SOON, ..SlowConnector::default() };
+    let dials = Arc::clone(&connector.dials);
+    let (mut network, node) = network_of(connector, Stub::default()).await;
+    let mut client = network.new_heartbeat_client(2, &node).await;
+    let beats = AtomicUsize::new(0);
+    beat_until(&mut client, |answers| {
+        assert!(matches!(answers, [Err(RPCError::Timeout(_))]), "{answers:?}");
+        beats.fetch_add(1, Ordering::Relaxed);
+        dials.load(Ordering::Relaxed) == 4
+    })
+    .await;
+    let beats = beats.load(Ordering::Relaxed);
+    assert!(beats <= 3 * 3 + 1, "three connections were given up in the course of {beats} heartbeats");
 }
 
 #[tokio::test]

@@ -39,11 +39,13 @@ use lockkeeper_transport::Connector;
 /// How long after its opening a stream of heartbeats is used again. Shorter than the time for which a member's versions count as said.
 const PARKED_MAX: Duration = Duration::from_millis(500);
 
-/// Sends the requests from `input`, and yields the answers. `patience` is the time for the answer to a small request.
+/// Sends the requests from `input`, and yields the answers. `patience` is the time for the answer to a small request, `opening_max` that for
+/// the first answer on a new connection, in this stream or a later one.
 pub(super) fn pipeline<'c, C: Connector, D: SnapshotSource, S>(
     client: &'c mut PeerClient<C, D>,
     input: S,
     patience: Duration,
+    opening_max: Duration,
 ) -> impl Stream<Item = Result<StreamAppendResult, RpcError>> + Send + 'c
 where
     S: Stream<Item = AppendRequest> + Send + Unpin + 'static,
@@ -68,6 +70,7 @@ where
         outstanding_bytes: 0,
         heard_at: Instant::now(),
         patience,
+        opening_max,
         over: false,
     };
 
@@ -100,6 +103,8 @@ struct AppendPipeline<'c, C, D, S> {
     /// When the last answer came, or when a request was sent while none was outstanding.
     heard_at: Instant,
     patience: Duration,
+    /// How long a new connection may take until its first answer.
+    opening_max: Duration,
     /// Whether the stream has ended.
     over: bool,
 }
@@ -160,7 +165,8 @@ impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> A
                 }
                 () = until(deadline) => {
                     self.over = true;
-                    return Some(Err(self.client.timed_out(RPCTypes::AppendEntries, self.patience)));
+                    let Self { patience, opening_max, .. } = *self;
+                    return Some(Err(self.client.timed_out_opening(RPCTypes::AppendEntries, patience, opening_max)));
                 }
             }
         }
@@ -277,6 +283,7 @@ impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> A
 
         let answer = match answer {
             Ok(Some(mut answer)) => {
+                self.client.answered();
                 self.client.disk_reported(answer.disk.take());
                 answer
             }

@@ -211,12 +211,13 @@ impl<C: Connector, D: SnapshotSource> NetStreamAppend<TypeConfig> for PeerClient
     where
         S: Stream<Item = AppendRequest> + OptionalSend + Unpin + 'static,
     {
+        let opening_max = option.soft_ttl() * ENTRIES_PATIENCE;
         let patience = match self.purpose {
-            Purpose::Entries => option.soft_ttl() * ENTRIES_PATIENCE,
+            Purpose::Entries => opening_max,
             Purpose::Heartbeats | Purpose::Snapshots => option.soft_ttl(),
         };
 
-        let answers: BoxStream<'s, _> = Box::pin(append::pipeline(self, input, patience));
+        let answers: BoxStream<'s, _> = Box::pin(append::pipeline(self, input, patience, opening_max));
         Box::pin(std::future::ready(Ok(answers)))
     }
 }

@@ -6,7 +6,10 @@ use openraft::{
     errors::{NetworkError, RPCError, Timeout, Unreachable},
     network::RPCTypes,
 };
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use tonic::{Code, Response, Status, metadata::MetadataMap, transport::Channel};
 
 use super::{
@@ -45,7 +48,7 @@ pub struct PeerClient<C, D> {
     /// Notified when a stream of entries must end.
     pub(super) cut: Arc<Notify>,
     /// Dropped when a call on it failed: the next call dials again.
-    pub(super) connection: Option<Channel>,
+    pub(super) connection: Option<PeerConnection>,
     /// A stream on it that waits for the next heartbeat.
     pub(super) parked: Option<Parked>,
     /// The peer's last refusal: the same one is logged once, not several times a second.
@@ -54,6 +57,14 @@ pub struct PeerClient<C, D> {
     pub(super) snapshots: PhantomData<fn(D)>,
     pub(super) disks: Disks,
     pub(super) metrics: Metrics,
+}
+
+/// A connection to the peer.
+pub(super) struct PeerConnection {
+    channel: Channel,
+    dialled_at: Instant,
+    /// Whether the peer has answered on it: it is open.
+    has_answered: bool,
 }
 
 /// Whether this node relies on a promise in the answer: a vote, or entries on a disk.
@@ -100,10 +111,11 @@ impl<C: Connector, D: SnapshotSource> PeerClient<C, D> {
     pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
         let connection = self.connection.get_or_insert_with(|| {
             self.address = self.addresses.peer_address(self.target, &self.in_log);
-            channel(self.connector.to_node(self.target), &self.address)
+            let channel = channel(self.connector.to_node(self.target), &self.address);
+            PeerConnection { channel, dialled_at: Instant::now(), has_answered: false }
         });
 
-        let stub = stub(connection.clone());
+        let stub = stub(connection.channel.clone());
         let identity = self.identity.clone();
         let target = self.target;
         let incarnation = self.incarnation;
@@ -119,6 +131,13 @@ impl<C: Connector, D: SnapshotSource> PeerClient<C, D> {
             };
             let envelope = Envelope::new(&identity, target, incarnation.ok_or_else(unnamed)?, acknowledged);
             Ok((stub, envelope.saying(said)))
+        }
+    }
+
+    /// The peer has answered on the connection.
+    pub(super) fn answered(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.has_answered = true;
         }
     }
 
@@ -183,7 +202,20 @@ impl<C: Connector, D: SnapshotSource> PeerClient<C, D> {
 
     /// Handles a missing answer: other calls on this connection would time out too.
     pub(super) fn timed_out(&mut self, action: RPCTypes, timeout: Duration) -> RpcError {
-        self.hang_up();
+        self.timed_out_opening(action, timeout, timeout)
+    }
+
+    /// The same, for a call that may have waited for the connection to open. A connection on which the peer has not answered yet stays for
+    /// the next call, if that call too can be waited for within `opening_max` of the dialling.
+    ///
+    /// The call that ends here takes nothing of the opening with it: what was dialled goes on as soon as the next call waits for it.
+    pub(super) fn timed_out_opening(&mut self, action: RPCTypes, timeout: Duration, opening_max: Duration) -> RpcError {
+        let is_opening = |connection: &PeerConnection| {
+            !connection.has_answered && connection.dialled_at.elapsed() + timeout <= opening_max
+        };
+        if !self.connection.as_ref().is_some_and(is_opening) {
+            self.hang_up();
+        }
         RPCError::Timeout(Timeout { action, id: self.identity.node_id(), target: self.target, timeout })
     }
 
