@@ -8,7 +8,7 @@ use lockkeeper::{
         log::slow_followers::StreamCuts,
         members::forming::{self, FormingConfig, FormingError},
         network::{Acknowledgements, Network, PeerService},
-        types::{Payload, TypeConfig},
+        types::{LogId, Payload, TypeConfig},
     },
     table::MemberNode,
     transport,
@@ -30,7 +30,7 @@ use tonic::service::Routes;
 
 use super::{
     log::MemoryLog,
-    table::{MemorySink, MemorySnapshot, Table},
+    table::{MemorySink, MemorySnapshot, SnapshotShelf, Table},
     wires::{End, Wires},
 };
 
@@ -43,11 +43,13 @@ pub(crate) type TestRaft = Raft<TypeConfig, Table>;
 pub(crate) struct Disk {
     pub(crate) directory: TempDir,
     pub(crate) log: MemoryLog,
+    pub(crate) snapshot: SnapshotShelf,
 }
 
 impl Disk {
     pub(crate) fn new() -> Self {
-        Self { directory: tempfile::tempdir().expect("a directory"), log: MemoryLog::new() }
+        let directory = tempfile::tempdir().expect("a directory");
+        Self { directory, log: MemoryLog::new(), snapshot: SnapshotShelf::default() }
     }
 
     /// A copy of the current state.
@@ -55,7 +57,7 @@ impl Disk {
         let directory = tempfile::tempdir().expect("a directory");
         let file = |directory: &TempDir| directory.path().join(FILE_NAME);
         std::fs::copy(file(&self.directory), file(&directory)).expect("copied");
-        Self { directory, log: self.log.copy() }
+        Self { directory, log: self.log.copy(), snapshot: self.snapshot.copy() }
     }
 }
 
@@ -125,7 +127,7 @@ impl Lab {
         let address = listener.local_addr().expect("it is bound");
         self.wires.plug(node_id, address);
         let sink = MemorySink::default();
-        let table = Table::default();
+        let table = Table::restore(disk.snapshot.clone());
         let connector = self.wires.end(node_id);
 
         let service = PeerService::<Table, _>::new(identity.clone(), &plan.members, sink.clone());
@@ -224,6 +226,23 @@ impl TestNode {
             }
         };
         timeout(SOON, caught_up).await.expect("in time");
+    }
+
+    /// Waits until all of the log is applied; returns its last entry. The metrics lag behind the answers.
+    pub(crate) async fn last_applied(&self) -> LogId {
+        let is_applied =
+            |metrics: &RaftMetrics<TypeConfig>| metrics.last_applied.map(|id| id.index) == metrics.last_log_index;
+        let metrics = self.raft.wait(Some(SOON)).metrics(is_applied, "all applied").await;
+        metrics.expect("in time").last_applied.expect("it has entries")
+    }
+
+    /// Takes a snapshot of all that is in the log, and purges it.
+    pub(crate) async fn purge(&self) {
+        let last = self.last_applied().await;
+        self.raft.trigger().snapshot().await.expect("it runs");
+        self.raft.wait(Some(SOON)).snapshot(last, "a snapshot").await.expect("in time");
+        self.raft.trigger().purge_log(last.index).await.expect("it runs");
+        self.raft.wait(Some(SOON)).purged(Some(last), "purged").await.expect("in time");
     }
 
     pub(crate) fn metrics(&self) -> RaftMetrics<TypeConfig> {

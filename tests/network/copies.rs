@@ -1,10 +1,18 @@
 //! Data directories that are replaced by an older copy.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use lockkeeper::{
+    raft::{members::forming::FormingConfig, network::Network, types::LogId},
+    table::MemberNode,
+};
+use openraft::{
+    RaftNetworkFactory, RaftSnapshotBuilder,
+    network::{NetSnapshot, RPCOption},
+};
 use tokio::time::{sleep, timeout};
 
-use super::cluster::*;
+use super::{cluster::*, table::MemorySnapshot};
 
 /// A cluster of three, and the index of a follower.
 async fn cluster_and_follower(lab: &Lab) -> (Vec<TestNode>, Vec<Disk>, usize) {
@@ -90,53 +98,141 @@ async fn a_copy_from_before_the_last_start_is_detected_as_outdated() {
     end_all(nodes).await;
 }
 
-/// A copy that was made since the last start, and is started while the only member that knows better is down: nobody can tell, and
-/// acknowledged entries are lost. The member that has them must notice it when it returns, and not serve a table of its own.
+/// Two members that have lost acknowledged entries and lead on without them, and the one that has these entries, which is down.
+struct SplitHistory {
+    plan: FormingConfig,
+    /// The two that run, the one that leads first.
+    others: [TestNode; 2],
+    /// The node that was the leader before.
+    away: u64,
+    disk: Disk,
+    /// The last entry that it has applied.
+    last: LogId,
+}
+
+/// Entries that are lost in a [`SplitHistory`].
+const LOST: usize = 5;
+
+impl SplitHistory {
+    /// A copy that was made since the last start is started while the only member that knows better is down: nobody can tell.
+    async fn make(lab: &Lab, is_purged: bool) -> Self {
+        let (nodes, disks) = lab.cluster(3).await;
+        let first = nodes[0].leader_other_than(None).await;
+        let place = first as usize - 1;
+        nodes[place].write(b"one".to_vec()).await;
+        for node in &nodes {
+            node.catch_up_with(&nodes[place]).await;
+        }
+        let copied = (place + 1) % 3;
+        let away = (place + 2) % 3;
+        let older = disks[copied].copy();
+        let plan = nodes[place].plan.clone();
+        let mut nodes: Vec<_> = nodes.into_iter().map(Some).collect();
+
+        // Acknowledged by two of three, of which one is replaced by its older copy while the other is down.
+        lab.kill(nodes[away].take().expect("it runs")).await;
+        let leader = nodes[place].take().expect("it runs");
+        let follower = nodes[copied].take().expect("it runs");
+        for _ in 0..LOST {
+            leader.write(b"two".to_vec()).await;
+        }
+        follower.catch_up_with(&leader).await;
+        if is_purged {
+            leader.purge().await;
+        }
+        let last = leader.last_applied().await;
+        leader.identity.record_progress(last.index, Default::default()).await.expect("written");
+        lab.kill(leader).await;
+        lab.kill(follower).await;
+
+        let disk_away = &disks[away];
+        let restarted = async |place: usize, disk: &Disk| {
+            let id = place as u64 + 1;
+            lab.wires.heal(id);
+            lab.start(id, disk, plan.clone()).await
+        };
+        let mut others = [restarted(copied, &older).await, restarted(away, disk_away).await];
+        let second = others[0].leader_other_than(Some(first)).await;
+        if others[1].id == second {
+            others.swap(0, 1);
+        }
+        others[0].write(b"another".to_vec()).await;
+        others[1].catch_up_with(&others[0]).await;
+        assert!(others[0].last_applied().await.index < last.index);
+
+        let disk = disks.into_iter().nth(place).expect("there are three");
+        Self { plan, others, away: first, disk, last }
+    }
+
+    /// The node that was away.
+    async fn back(&self, lab: &Lab) -> TestNode {
+        lab.wires.heal(self.away);
+        lab.start(self.away, &self.disk, self.plan.clone()).await
+    }
+
+    /// Waits until the node that came back says that the histories differ.
+    async fn is_noticed_by(&self, returned: &TestNode) {
+        let first = self.away;
+        let second = self.others[0].id;
+        let last = self.last.index;
+        let why = timeout(SOON, returned.identity.outdated()).await.expect("in time").to_string();
+        assert!(why.contains(&format!("the copies of nodes {first} and {second} disagree about entry")), "{why}");
+        assert!(why.contains(&format!("Node {first} has all entries up to {last}")), "{why}");
+        assert!(why.contains("`lockkeeper recover --data-dir DIR --inspect`"), "{why}");
+        // It has not taken their entries.
+        assert_eq!(returned.metrics().last_log_index, Some(last));
+    }
+}
+
+/// Acknowledged entries are lost. The member that has them must notice it when it returns, and not serve a table of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_has_applied_what_the_others_lost_ends_and_says_what_to_do() {
     let lab = Lab::default();
-    let (nodes, disks) = lab.cluster(3).await;
-    let first = nodes[0].leader_other_than(None).await;
-    let place = first as usize - 1;
-    nodes[place].write(b"one".to_vec()).await;
-    for node in &nodes {
-        node.catch_up_with(&nodes[place]).await;
+    let history = SplitHistory::make(&lab, false).await;
+    let returned = history.back(&lab).await;
+    history.is_noticed_by(&returned).await;
+    end_all(history.others.into_iter().chain([returned]).collect()).await;
+}
+
+/// Raft takes each entry up to the last one that is committed for its own, whatever its term.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_has_purged_what_the_others_lost_ends_as_well() {
+    let lab = Lab::default();
+    let history = SplitHistory::make(&lab, true).await;
+    let returned = history.back(&lab).await;
+    returned.raft.wait(Some(SOON)).purged(Some(history.last), "its log is purged").await.expect("in time");
+    history.is_noticed_by(&returned).await;
+    assert_eq!(returned.metrics().last_applied, Some(history.last));
+    end_all(history.others.into_iter().chain([returned]).collect()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_has_purged_what_the_others_lost_takes_no_snapshot_of_theirs() {
+    let lab = Lab::default();
+    let history = SplitHistory::make(&lab, true).await;
+    let [leader, other] = &history.others;
+    let vote = leader.metrics().vote;
+    let mut table = leader.table.clone();
+    let snapshot = table.build_snapshot().await.expect("in memory");
+
+    // By hand: the leader itself would send entries first.
+    lab.wires.isolate(other.id);
+    lab.wires.isolate(leader.id);
+    leader.raft.shutdown().await.expect("it ends");
+    lab.wires.heal(leader.id);
+    let returned = history.back(&lab).await;
+    let incarnation = Some(returned.identity.incarnation());
+    let node = MemberNode { incarnation, ..members([history.away])[&history.away].clone() };
+    let mut network = Network::<_, MemorySnapshot>::new(leader.connector.clone(), Arc::clone(&leader.identity));
+    let mut client = network.new_snapshot_client(history.away, &node).await;
+    // The first call learns by which of its starts the leader is known there, and the second one is let in.
+    for _ in 0..2 {
+        let sent = client.full_snapshot(vote, snapshot.clone(), std::future::pending(), RPCOption::new(SOON)).await;
+        assert!(sent.is_err(), "{sent:?}");
     }
-    let copied = (place + 1) % 3;
-    let away = (place + 2) % 3;
-    let older = disks[copied].copy();
-    let plan = nodes[place].plan.clone();
-    let mut nodes: Vec<_> = nodes.into_iter().map(Some).collect();
-
-    // Acknowledged by two of three, of which one is replaced by its older copy while the other is down.
-    lab.kill(nodes[away].take().expect("it runs")).await;
-    let leader = nodes[place].take().expect("it runs");
-    let follower = nodes[copied].take().expect("it runs");
-    leader.write(b"two".to_vec()).await;
-    follower.catch_up_with(&leader).await;
-    let last = leader.metrics().last_applied.expect("it has entries").index;
-    leader.identity.record_progress(last, Default::default()).await.expect("written");
-    lab.kill(leader).await;
-    lab.kill(follower).await;
-    let restarted = async |place: usize, disk: &Disk| {
-        let id = place as u64 + 1;
-        lab.wires.heal(id);
-        lab.start(id, disk, plan.clone()).await
-    };
-    let others = [restarted(copied, &older).await, restarted(away, &disks[away]).await];
-    let second = others[0].leader_other_than(Some(first)).await;
-    let leads = others.iter().position(|node| node.id == second).expect("one of the two");
-    others[leads].write(b"another".to_vec()).await;
-    others[1 - leads].catch_up_with(&others[leads]).await;
-
-    let returned = restarted(place, &disks[place]).await;
-    let why = timeout(SOON, returned.identity.outdated()).await.expect("in time").to_string();
-    assert!(why.contains(&format!("the copies of nodes {first} and {second} disagree about entry")), "{why}");
-    assert!(why.contains(&format!("Node {first} has all entries up to {last}")), "{why}");
-    assert!(why.contains("`lockkeeper recover --data-dir DIR --inspect`"), "{why}");
-    // It has not taken their entries.
-    assert_eq!(returned.metrics().last_log_index, Some(last));
-    end_all(others.into_iter().chain([returned]).collect()).await;
+    history.is_noticed_by(&returned).await;
+    assert_eq!(returned.metrics().last_applied, Some(history.last));
+    end_all(history.others.into_iter().chain([returned]).collect()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

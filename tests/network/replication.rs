@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use lockkeeper::{
-    raft::{
-        log::slow_followers::{self, LogBytes},
-        types::TypeConfig,
-    },
+    raft::log::slow_followers::{self, LogBytes},
     transport::KEEP_ALIVE,
 };
-use openraft::{RaftMetrics, async_runtime::WatchReceiver};
+use openraft::async_runtime::WatchReceiver;
 use tokio::time::{sleep, timeout};
 
 use super::cluster::*;
@@ -99,15 +96,7 @@ async fn a_node_that_lags_gets_a_snapshot() {
     lab.wires.isolate(lagging.id);
     join_all((0..50_u8).map(|n| leader.write(vec![n; 50_000]))).await;
     other.catch_up_with(leader).await;
-    // The metrics lag behind the answers.
-    let wait = leader.raft.wait(Some(SOON));
-    let all_applied =
-        |metrics: &RaftMetrics<TypeConfig>| metrics.last_applied.map(|id| id.index) == metrics.last_log_index;
-    let applied = wait.metrics(all_applied, "all applied").await.expect("in time").last_applied;
-    leader.raft.trigger().snapshot().await.expect("it runs");
-    leader.raft.wait(Some(SOON)).snapshot(applied.expect("written"), "a snapshot").await.expect("in time");
-    leader.raft.trigger().purge_log(applied.expect("written").index).await.expect("it runs");
-    leader.raft.wait(Some(SOON)).purged(applied, "purged").await.expect("in time");
+    leader.purge().await;
     leader.write(b"after the snapshot".to_vec()).await;
 
     lab.wires.heal(lagging.id);

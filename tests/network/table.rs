@@ -26,7 +26,28 @@ use openraft::{
 #[derive(Clone, Default)]
 pub(crate) struct Table {
     state: Arc<Mutex<State>>,
-    snapshot: Arc<Mutex<Option<(SnapshotMeta, MemorySnapshot)>>>,
+    snapshot: SnapshotShelf,
+}
+
+/// The newest snapshot of a node, which outlives its process.
+#[derive(Clone, Default)]
+pub(crate) struct SnapshotShelf(Arc<Mutex<Option<(SnapshotMeta, MemorySnapshot)>>>);
+
+impl SnapshotShelf {
+    /// A new shelf with the current snapshot of this one.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Self::default();
+        copy.put(self.get());
+        copy
+    }
+
+    fn get(&self) -> Option<(SnapshotMeta, MemorySnapshot)> {
+        self.0.lock().expect("no code panics with the lock held").clone()
+    }
+
+    fn put(&self, snapshot: Option<(SnapshotMeta, MemorySnapshot)>) {
+        *self.0.lock().expect("no code panics with the lock held") = snapshot;
+    }
 }
 
 #[derive(Clone, Default)]
@@ -38,6 +59,12 @@ struct State {
 }
 
 impl Table {
+    /// The table as it is in the snapshot on this shelf, where its own snapshots go.
+    pub(crate) fn restore(snapshot: SnapshotShelf) -> Self {
+        let state = snapshot.get().map(|(meta, snapshot)| State::restore(&meta, &snapshot)).unwrap_or_default();
+        Self { state: Arc::new(Mutex::new(state)), snapshot }
+    }
+
     /// The applied entries.
     pub(crate) fn lines(&self) -> Vec<u8> {
         self.state().lines.clone()
@@ -45,6 +72,12 @@ impl Table {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no code panics with the lock held")
+    }
+}
+
+impl State {
+    fn restore(meta: &SnapshotMeta, snapshot: &MemorySnapshot) -> Self {
+        Self { applied: meta.last_log_id, membership: meta.last_membership.clone(), lines: snapshot.0.to_vec() }
     }
 }
 
@@ -87,15 +120,13 @@ impl RaftStateMachine<TypeConfig> for Table {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: MemorySnapshot) -> io::Result<()> {
-        *self.state() =
-            State { applied: meta.last_log_id, membership: meta.last_membership.clone(), lines: snapshot.0.to_vec() };
-        *self.snapshot.lock().expect("no code panics with the lock held") = Some((meta.clone(), snapshot));
+        *self.state() = State::restore(meta, &snapshot);
+        self.snapshot.put(Some((meta.clone(), snapshot)));
         Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<TypeConfig, MemorySnapshot>>> {
-        let snapshot = self.snapshot.lock().expect("no code panics with the lock held").clone();
-        Ok(snapshot.map(|(meta, snapshot)| Snapshot { meta, snapshot }))
+        Ok(self.snapshot.get().map(|(meta, snapshot)| Snapshot { meta, snapshot }))
     }
 }
 
@@ -106,7 +137,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Table {
         let State { applied, membership, lines } = self.state().clone();
         let meta = SnapshotMeta { last_log_id: applied, last_membership: membership };
         let snapshot = MemorySnapshot(lines.into());
-        *self.snapshot.lock().expect("no code panics with the lock held") = Some((meta.clone(), snapshot.clone()));
+        self.snapshot.put(Some((meta.clone(), snapshot.clone())));
         Ok(Snapshot { meta, snapshot })
     }
 }

@@ -12,7 +12,7 @@ pub(super) enum Doubt {
     Outdated(u64, String),
     /// The hashes of this node's table and of the majority's, after an entry; and the members that have the latter.
     OtherTable { index: u64, own: u64, other: u64, agreeing: Vec<u64> },
-    /// The leader, and the two entries.
+    /// The leader, and the two entries. This node's own may be a later one, where the entry itself was purged.
     Disagreement { witness: u64, committed: u64, own: LogId, other: LogId },
 }
 
@@ -22,8 +22,8 @@ impl NodeIdentity {
         self.doubt(Doubt::Outdated(witness, what))
     }
 
-    /// Records that the leader has another entry in the place of one that this node knows to be committed: the node must end. Up to
-    /// `committed` it has all entries.
+    /// Records that the leader has another entry, `other`, in the place of one that this node knows to be committed: the node must end. Up
+    /// to `committed` it has all entries; `own` is the one in that place, or the last one that was purged, if that is behind it.
     pub fn mark_disagreeing(&self, witness: u64, committed: u64, own: LogId, other: LogId) -> IdentityError {
         self.doubt(Doubt::Disagreement { witness, committed, own, other })
     }
@@ -51,8 +51,9 @@ impl NodeIdentity {
             Doubt::Disagreement { witness, committed, own, other } => IdentityError::Disagreement {
                 node_id,
                 witness,
-                index: own.index,
+                index: other.index,
                 term: own.leader_id.term,
+                is_purged: own.index != other.index,
                 other_term: other.leader_id.term,
                 committed,
                 start: self.start,

@@ -127,12 +127,13 @@ pub enum IdentityError {
     },
     /// The leader has another entry in the place of one that this node knows to be committed.
     #[error(
-        "the copies of nodes {node_id} and {witness} disagree about entry {index}: node {node_id} has it as committed in term {term}, and node \
+        "the copies of nodes {node_id} and {witness} disagree about entry {index}: node {node_id} has it as committed in term {term}{}, and node \
          {witness}, which leads, has another one, of term {other_term}. Acknowledged entries are lost on one side: some member was started with an \
          older copy of its data. Node {node_id} has all entries up to {committed}, and its start is {start}; it ends, so that no two tables \
          are served. Stop every node, compare what each copy has with `lockkeeper recover --data-dir DIR --inspect`, and make a new cluster \
          from the newest with `lockkeeper recover --force-new-cluster`; or, to go on without the entries that only node {node_id} has, \
-         replace it with `lockkeeper member replace {node_id}`"
+         replace it with `lockkeeper member replace {node_id}`",
+        or_earlier(.is_purged)
     )]
     Disagreement {
         /// This node.
@@ -143,6 +144,8 @@ pub enum IdentityError {
         index: u64,
         /// Its term here.
         term: u64,
+        /// It is in this node's snapshot: `term` is that of the snapshot's end.
+        is_purged: bool,
         /// Its term there.
         other_term: u64,
         /// The last entry that this node knows to be committed.
@@ -174,4 +177,9 @@ pub enum IdentityError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// What to add to the term of the last entry that was purged, said of one before it.
+fn or_earlier(is_purged: &bool) -> &'static str {
+    if *is_purged { " or an earlier one" } else { "" }
 }

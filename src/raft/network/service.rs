@@ -478,6 +478,10 @@ impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
     /// The leader has every entry that is committed, unless a member has lost what it acknowledged. Raft does not look: it would truncate
     /// what is applied. Only the latest entry that both have needs a look, since all before it follow from it; in nearly all requests there
     /// is none, or it is the last one that was applied.
+    ///
+    /// Of an entry that was purged, only the snapshot's end is known. Terms do not fall along a log (§5.3 of the Raft paper), so an entry
+    /// before that end with a later term is not the one that this node had there. Neither does Raft look at these: it takes any entry up to
+    /// the last one that is committed for its own, and acknowledges it.
     async fn compare(&self, sender: Sender, vote: Vote, mut named: impl Iterator<Item = LogId>) -> Result<(), Status> {
         let applied = self.raft.metrics().borrow_watched().last_applied;
         let committed = applied.map(|applied| applied.index).max(self.identity.committed_index());
@@ -488,7 +492,11 @@ impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
             return Ok(());
         }
 
-        let seen = self.raft.with_raft_state(move |state| (*state.vote_ref(), state.log_ids.get(other.index)));
+        let seen = self.raft.with_raft_state(move |state| {
+            let log_ids = &state.log_ids;
+            let purged = log_ids.purged().copied().filter(|purged| purged.index > other.index);
+            (*state.vote_ref(), log_ids.get(other.index).or(purged))
+        });
         let (known, own) = seen.await.map_err(stopped)?;
 
         // A late request of a leader that was deposed: it may name entries that were never committed, and Raft refuses it.
@@ -496,13 +504,15 @@ impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
             return Ok(());
         }
 
-        // None: the snapshot has replaced it, or it is still to come.
-        match own.filter(|own| *own != other) {
-            None => Ok(()),
-            Some(own) => {
-                let disagreement = self.identity.mark_disagreeing(sender.id, committed, own, other);
-                Err(envelope::refusal(disagreement))
-            }
+        // It is still to come.
+        let Some(own) = own else { return Ok(()) };
+
+        let agrees = if own.index == other.index { own == other } else { other.leader_id <= own.leader_id };
+        if agrees {
+            Ok(())
+        } else {
+            let disagreement = self.identity.mark_disagreeing(sender.id, committed, own, other);
+            Err(envelope::refusal(disagreement))
         }
     }
 }
