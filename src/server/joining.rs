@@ -4,7 +4,8 @@
 //! its peer address, who it is. From then on the leader sends it the table and the log ([`lockkeeper_raft::members`]). The request is
 //! repeated until the log names this node with its addresses; so a leader that fails meanwhile costs a repetition.
 //!
-//! A member that restarts with other addresses sends the same request, to the members that it knows.
+//! A member that restarts with other addresses sends the same request, to the members that it knows. If it comes to lead, it makes the
+//! change itself: a node that passes the request on to the leader would look for it at its old address.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,6 +20,7 @@ use lockkeeper_proto::v1::{self, cluster_client::ClusterClient};
 use lockkeeper_raft::{
     Replica,
     identity::{NodeIdentity, Stage},
+    members::{MemberError, Members},
     network::hello,
 };
 use lockkeeper_table::MemberNode;
@@ -45,49 +47,147 @@ pub struct NotAdmitted {
     pub reason: String,
 }
 
-/// Has this node added to the cluster of `endpoints`, or has its addresses brought up to date there. Returns only when the cluster refuses
-/// this node.
-pub(super) async fn join<C: Connector>(
-    identity: Arc<NodeIdentity>,
-    replica: Replica,
-    own: ConfiguredMember,
-    endpoints: Vec<String>,
-    connector: C,
-) -> NotAdmitted {
-    let mut changes = replica.raft().server_metrics();
-    let joins = !endpoints.is_empty();
-    loop {
-        if needs_request(&identity, &replica, &own, joins).await
-            && let Err(refused) = request(&identity, &replica, &own, &endpoints, &connector).await
-        {
-            return refused;
-        }
+/// A node that has itself added to its cluster, or has its addresses brought up to date there.
+pub(super) struct JoiningNode<C> {
+    pub(super) identity: Arc<NodeIdentity>,
+    pub(super) replica: Replica,
+    pub(super) members: Members,
+    /// This node, where its configuration says.
+    pub(super) own: ConfiguredMember,
+    /// The nodes that it asks to be added. Empty: it is a founder, or was added by an operator.
+    pub(super) endpoints: Vec<String>,
+    pub(super) connector: C,
+}
 
-        tokio::select! {
-            changed = changes.changed() => if changed.is_err() {
-                return std::future::pending().await;
-            },
-            // Losing the leader sends no notification, so poll.
-            () = sleep(ALONE_PAUSE), if joins => {}
+/// Why a request is not done. A reason is logged once, and again now and then while it lasts.
+#[derive(Default)]
+struct LoggedReason {
+    text: String,
+    attempts: u64,
+}
+
+impl LoggedReason {
+    /// Logs a reason. One that says only that a node was not reached follows no other: the next node may be reached.
+    fn note(&mut self, what: &str, reason: String, is_unreached: bool) {
+        let is_news = reason != self.text && (self.text.is_empty() || !is_unreached);
+        if is_news || self.attempts % REQUESTS_PER_REMINDER == REQUESTS_PER_REMINDER - 1 {
+            tracing::info!("waiting {what}: {reason}");
+            self.text = reason;
         }
     }
 }
 
-/// Whether the node must send a request: the log lacks this node, or has other addresses for it. A founder is not in the log until the
-/// cluster is founded, and a member that was removed must not ask again.
-async fn needs_request(identity: &NodeIdentity, replica: &Replica, own: &ConfiguredMember, joins: bool) -> bool {
-    match in_log(replica, own.node_id) {
-        Some(node) if node.peer_address == own.peer_address && node.client_address == own.client_address => {
-            joins && may_be_forgotten(replica).await
+impl<C: Connector> JoiningNode<C> {
+    /// Sends requests whenever they are needed. Returns only when the cluster refuses this node.
+    pub(super) async fn join(self) -> NotAdmitted {
+        let mut changes = self.replica.raft().server_metrics();
+        loop {
+            if self.needs_request().await
+                && let Err(refused) = self.request().await
+            {
+                return refused;
+            }
+
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() {
+                    return std::future::pending().await;
+                },
+                // Losing the leader sends no notification, so poll.
+                () = sleep(ALONE_PAUSE), if self.joins() => {}
+            }
         }
-        Some(_) => true,
-        None if !joins => false,
-        None => match identity.stage() {
-            Stage::New => true,
-            // The leader that added this node called it, and was replaced before the log arrived.
-            Stage::Member => !replica.table().has_removed(own.node_id) && is_alone(replica).await,
-            Stage::Founding | Stage::Removed => false,
-        },
+    }
+
+    fn joins(&self) -> bool {
+        !self.endpoints.is_empty()
+    }
+
+    /// Whether the node must send a request: the log lacks this node, or has other addresses for it. A founder is not in the log until the
+    /// cluster is founded, and a member that was removed must not ask again.
+    async fn needs_request(&self) -> bool {
+        let Self { identity, replica, own, .. } = self;
+        match in_log(replica, own.node_id) {
+            Some(node) if node.peer_address == own.peer_address && node.client_address == own.client_address => {
+                self.joins() && may_be_forgotten(replica).await
+            }
+            Some(_) => true,
+            None if !self.joins() => false,
+            None => match identity.stage() {
+                Stage::New => true,
+                // The leader that added this node called it, and was replaced before the log arrived.
+                Stage::Member => !replica.table().has_removed(own.node_id) && is_alone(replica).await,
+                Stage::Founding | Stage::Removed => false,
+            },
+        }
+    }
+
+    /// Sends the request until the log shows its effect.
+    async fn request(&self) -> Result<(), NotAdmitted> {
+        let mut logged = LoggedReason::default();
+        while self.needs_request().await {
+            // Nobody else can do it: the others would look for this node at its old address.
+            if self.replica.leads() {
+                if let Err(error) = self.change_addresses().await {
+                    logged.note("to change this node's addresses, as the leader", error.to_string(), false);
+                }
+            } else {
+                self.ask_others(&mut logged).await?;
+            }
+
+            logged.attempts += 1;
+            // The leader's first entries show the effect of a request that was accepted.
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    async fn comes_to_lead(&self) {
+        let mut led = self.replica.led();
+        // The sender is gone when Raft has stopped; then it does not matter.
+        let _ = led.wait_for(Option::is_some).await;
+    }
+
+    /// As the leader, gives this node its present addresses. It must answer there, as any member must.
+    async fn change_addresses(&self) -> Result<(), MemberError> {
+        let ConfiguredMember { node_id, peer_address, client_address } = self.own.clone();
+        let incarnation = Some(self.identity.incarnation());
+        self.members.add(node_id, incarnation, (peer_address, client_address), false).await
+    }
+
+    /// Asks one node after the other, until one accepts the request or the log shows its effect. Fails if the cluster refuses this node.
+    async fn ask_others(&self, logged: &mut LoggedReason) -> Result<(), NotAdmitted> {
+        let message = v1::AddMemberRequest {
+            node_id: self.own.node_id,
+            client_address: self.own.client_address.clone(),
+            peer_address: self.own.peer_address.clone(),
+            incarnation: self.identity.incarnation().as_bytes().to_vec(),
+            stays_learner: false,
+        };
+
+        let asked = if self.joins() { self.endpoints.clone() } else { members(&self.replica, self.own.node_id) };
+        for endpoint in asked {
+            if !self.needs_request().await || self.replica.leads() {
+                return Ok(());
+            }
+
+            let mut client = ClusterClient::new(channel(self.connector.clone(), &endpoint));
+            let answer = tokio::select! {
+                answer = timeout(REQUEST_TIMEOUT, client.add_member(message.clone())) => answer,
+                () = self.comes_to_lead() => return Ok(()),
+            };
+            let refusal = match answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time"))) {
+                // Look whether the log shows the effect of the accepted request.
+                Ok(_) => return Ok(()),
+                Err(refusal) => refusal,
+            };
+
+            if is_final(&refusal, self.identity.stage()) {
+                return Err(NotAdmitted { endpoint, reason: refusal.message().to_owned() });
+            }
+            let reason = format!("{endpoint}: {}", refusal.message());
+            logged.note("to be added to the cluster", reason, transport_only(&refusal));
+        }
+        Ok(())
     }
 }
 
@@ -106,56 +206,6 @@ fn in_log(replica: &Replica, node_id: u64) -> Option<MemberNode> {
     let metrics = replica.raft().server_metrics();
     let metrics = metrics.borrow_watched();
     metrics.membership_config.membership().get_node(&node_id).cloned()
-}
-
-/// Sends the request until the log shows its effect.
-async fn request<C: Connector>(
-    identity: &NodeIdentity,
-    replica: &Replica,
-    own: &ConfiguredMember,
-    endpoints: &[String],
-    connector: &C,
-) -> Result<(), NotAdmitted> {
-    let message = v1::AddMemberRequest {
-        node_id: own.node_id,
-        client_address: own.client_address.clone(),
-        peer_address: own.peer_address.clone(),
-        incarnation: identity.incarnation().as_bytes().to_vec(),
-        stays_learner: false,
-    };
-
-    let mut reason = String::new();
-    for attempt in 0_u64.. {
-        let asked = if endpoints.is_empty() { members(replica, own.node_id) } else { endpoints.to_vec() };
-        for endpoint in &asked {
-            if !needs_request(identity, replica, own, !endpoints.is_empty()).await {
-                return Ok(());
-            }
-
-            let mut client = ClusterClient::new(channel(connector.clone(), endpoint));
-            let answer = timeout(REQUEST_TIMEOUT, client.add_member(message.clone())).await;
-            let refusal = match answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time"))) {
-                // Look whether the log shows the effect of the accepted request.
-                Ok(_) => break,
-                Err(refusal) => refusal,
-            };
-
-            if is_final(&refusal, identity.stage()) {
-                return Err(NotAdmitted { endpoint: endpoint.clone(), reason: refusal.message().to_owned() });
-            }
-
-            let now = format!("{endpoint}: {}", refusal.message());
-            if now != reason && (reason.is_empty() || !transport_only(&refusal))
-                || attempt % REQUESTS_PER_REMINDER == 39
-            {
-                tracing::info!("waiting to be added to the cluster: {now}");
-                reason = now;
-            }
-        }
-        // The leader's first entries show the effect of a request that was accepted.
-        sleep(PAUSE).await;
-    }
-    Ok(())
 }
 
 /// Whether the node was not reached at all. It is one of several, so it may be down.

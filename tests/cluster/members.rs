@@ -1,6 +1,6 @@
 //! Nodes join, leave and are replaced while the cluster serves.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use lockkeeper::{
     client::{Client, Error, Refusal, Refused},
@@ -212,6 +212,80 @@ async fn a_new_leader_gives_members_time_to_answer_before_it_refuses_a_removal()
     removed(&admin, first).await;
 }
 
+/// Waits until all nodes know a node at the addresses of its configuration.
+async fn know_address_of(cluster: &LocalCluster, node_id: u64) {
+    let config = cluster.node(node_id).config();
+    until("the new address at all nodes", async || {
+        let statuses = cluster.statuses().await;
+        let is_there = |member: &Member| {
+            (member.node_id, &member.peer_address, &member.client_address)
+                == (node_id, &config.peer_listen, &config.client_listen)
+        };
+        let knows = |status: &StatusResponse| status.members.iter().any(is_there);
+        (statuses.len() == cluster.nodes().count() && statuses.values().all(knows)).then_some(())
+    })
+    .await;
+}
+
+/// A client that knows one node alone.
+fn client_of(cluster: &LocalCluster, node_id: u64) -> Client {
+    Client::builder(&cluster.node(node_id).endpoint()).call_limit(LONG).build().expect("a valid endpoint")
+}
+
+/// There is nobody whom it could ask.
+#[tokio::test]
+async fn the_only_member_moves_and_nodes_that_join_later_find_it() {
+    let mut cluster = cluster_of(1).await;
+    cluster.node_mut(1).stop().await;
+    cluster.relocate(1).expect("its configuration");
+    cluster.node_mut(1).spawn().expect("it starts");
+    cluster.ready(LONG).await.expect("it serves");
+    know_address_of(&cluster, 1).await;
+
+    cluster.add(2).expect("its configuration").spawn().expect("it starts");
+    has_voters(&cluster, &[1, 2]).await;
+    know_address_of(&cluster, 1).await;
+    // One of the two does not lead, and passes the request on.
+    for node_id in [1, 2] {
+        let session = long_session(&client_of(&cluster, node_id)).await;
+        let _guard = session.acquire(&format!("by/{node_id}")).await.expect("a lock");
+    }
+}
+
+/// The others know the leader only at its old addresses, and could not tell it what it asks them for.
+#[tokio::test]
+async fn a_member_that_moves_and_leads_is_found() {
+    let mut cluster = cluster().await;
+    let is_level = async || {
+        let statuses = cluster.statuses().await;
+        let ends: BTreeSet<u64> = statuses.values().map(|status| status.last_log_index).collect();
+        (statuses.len() == 3 && ends.len() == 1).then_some(())
+    };
+    until("equal logs", is_level).await;
+    cluster.kill().await;
+    cluster.relocate(1).expect("its configuration");
+    // So that node 1 stands for election first.
+    for waits in [2, 3] {
+        let file = cluster.node(waits).config_file();
+        let config = fs::read_to_string(file).expect("readable");
+        let later = config.replace("election_timeout_ms_min = 1500", "election_timeout_ms_min = 30000");
+        let later = later.replace("election_timeout_ms_max = 3000", "election_timeout_ms_max = 60000");
+        assert_ne!(config, later, "{config}");
+        fs::write(file, later).expect("written");
+    }
+    for node_id in 1..=3 {
+        cluster.node_mut(node_id).spawn().expect("it starts");
+    }
+    cluster.ready(LONG).await.expect("they serve");
+    assert_eq!(leader(&cluster).await, 1);
+
+    know_address_of(&cluster, 1).await;
+    for node_id in 1..=3 {
+        let session = long_session(&client_of(&cluster, node_id)).await;
+        let _guard = session.acquire(&format!("by/{node_id}")).await.expect("a lock");
+    }
+}
+
 #[tokio::test]
 async fn a_member_with_new_addresses_is_found() {
     let mut cluster = cluster().await;
@@ -220,15 +294,7 @@ async fn a_member_with_new_addresses_is_found() {
     cluster.relocate(follower).expect("its configuration");
     cluster.node_mut(follower).spawn().expect("it starts");
     cluster.ready(LONG).await.expect("it is found at its new addresses");
-    let listens = cluster.node(follower).config().peer_listen.clone();
-    until("the new address at all nodes", async || {
-        let statuses = cluster.statuses().await;
-        let knows = |status: &StatusResponse| {
-            status.members.iter().any(|member| member.node_id == follower && member.peer_address == listens)
-        };
-        (statuses.len() == 3 && statuses.values().all(knows)).then_some(())
-    })
-    .await;
+    know_address_of(&cluster, follower).await;
     // It can lead, and the others find it.
     let admin = client(&cluster);
     let led = until("a transfer", async || admin.transfer_leader(Some(follower)).await.ok()).await;

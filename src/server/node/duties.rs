@@ -26,7 +26,8 @@ use lockkeeper_transport::Connector;
 use super::{NodeTasks, RunningNode, ServeError, ending::NodeEnding, stopped, unapplied};
 use crate::{
     cluster::Cluster,
-    health, joining,
+    health,
+    joining::{self, JoiningNode},
     service::{self, waiting},
 };
 
@@ -65,9 +66,15 @@ impl<C: Connector> RunningNode<C> {
         duties.spawn(outdated(Arc::clone(identity)));
         duties.spawn(removed(Arc::clone(identity)));
         if let Some(own) = base.config.this_member().cloned() {
-            let endpoints = base.config.join.clone();
-            let joins = joining::join(Arc::clone(identity), replica.clone(), own, endpoints, base.connector.clone());
-            duties.spawn(async move { Err(joins.await.into()) });
+            let joining = JoiningNode {
+                identity: Arc::clone(identity),
+                replica: replica.clone(),
+                members: self.members.clone(),
+                own,
+                endpoints: base.config.join.clone(),
+                connector: base.connector.clone(),
+            };
+            duties.spawn(async move { Err(joining.join().await.into()) });
         }
 
         duties.spawn(outgrown(Arc::clone(&replication.versions)));
