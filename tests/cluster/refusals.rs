@@ -1,10 +1,15 @@
-//! Data and configurations with which a node refuses to start.
+//! Data and configurations with which a node refuses to start, and requests that reach the wrong cluster.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
-use lockkeeper::{config::Config, local::LocalCluster, raft::identity::FILE_NAME};
+use lockkeeper::{
+    client::{Client, SessionOptions},
+    config::Config,
+    local::LocalCluster,
+    raft::identity::FILE_NAME,
+};
 
-use crate::support::{LONG, client, cluster, lockkeeper, long_session, output, text, until};
+use crate::support::{LONG, client, cluster, cluster_of, leader, lockkeeper, long_session, output, text, until};
 
 /// Runs a node that must not start. Returns its exit code and its stderr.
 async fn refused(config: &Path, arguments: &[&str]) -> (i32, String) {
@@ -117,6 +122,40 @@ async fn a_configuration_that_cannot_be_used_is_refused() {
     let unwritable =
         ["--data-dir", "/proc/lockkeeper", "--client-listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0"];
     assert_refused(refused(&file, &unwritable).await, 20, &["/proc/lockkeeper"]);
+}
+
+/// Pods and ports of a laptop are given to others. The last leader that a node knows is dead, and another cluster's leader has its address.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_not_executed_by_another_cluster_at_the_leaders_address() {
+    let mut cluster = cluster().await;
+    let mut stranger = cluster_of(1).await;
+    let led = leader(&cluster).await;
+    let left = led % 3 + 1;
+    let other = left % 3 + 1;
+    let taken = cluster.node(led).config().peer_listen.clone();
+    cluster.node_mut(other).kill().await;
+    cluster.node_mut(led).kill().await;
+
+    stranger.node_mut(1).stop().await;
+    let node = stranger.node(1);
+    let config = fs::read_to_string(node.config_file()).expect("readable");
+    let moved = config.replace(&node.config().peer_listen, &taken);
+    assert_ne!(config, moved);
+    fs::write(node.config_file(), moved).expect("written");
+    stranger.node_mut(1).spawn().expect("it starts");
+    stranger.ready(LONG).await.expect("it serves");
+
+    let endpoint = cluster.node(left).endpoint();
+    let brief = Client::builder(&endpoint).call_limit(Duration::from_secs(2)).build().expect("a valid endpoint");
+    until("a request that reached the other cluster", async || {
+        let options = SessionOptions { ttl: LONG, label: "astray".to_owned() };
+        brief.open(options).await.expect_err("there is no majority");
+        let log = fs::read_to_string(cluster.node(left).log_file()).expect("readable");
+        log.contains("another node answers at the leader's address").then_some(())
+    })
+    .await;
+    let sessions = client(&stranger).sessions("").await.expect("it serves");
+    assert!(sessions.sessions.is_empty(), "{sessions:?}");
 }
 
 /// Finds the file of this name in the tree.

@@ -444,6 +444,15 @@ impl Error {
         Self::new(FailureReason::NoLeader, Retry::Safe, message)
     }
 
+    /// The request is for another node, named with its cluster, than this one.
+    pub(crate) fn misdirected((here, own_cluster): (&str, &str), (node, cluster): (&str, &str)) -> Self {
+        let message = format!(
+            "this is node {here} of cluster {own_cluster}, and the request is for node {node} of cluster {cluster}, whose address leads \
+             here; nothing was changed: try again at another node of cluster {cluster}"
+        );
+        Self::new(FailureReason::NoLeader, Retry::Safe, message)
+    }
+
     /// The caller's deadline passed.
     pub(crate) fn deadline_passed(changes: bool) -> Self {
         if changes {

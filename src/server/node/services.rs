@@ -11,10 +11,11 @@ use crate::{
     MESSAGE_BYTES_MAX,
     cluster::Cluster,
     pulse::Pulse,
-    service::{Local, Service as LockService, forward::DialPeer},
+    service::{Local, Service as LockService, destination::Destination, forward::DialPeer},
     unread::{UnreadAnswerLimits, UnreadLayer},
     v1::{
         Adapter, Backend,
+        addressed::Addressed,
         cluster::ClusterService,
         deadlines::{Deadlines, TimedService},
         forwarded::Forwarded,
@@ -59,10 +60,11 @@ impl Services {
         let dial: DialPeer = Arc::new(move |id, address, windows| {
             lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
         });
-        let service = LockService::new(local.clone(), dial, stopping);
+        let cluster_id: Arc<str> = config.cluster_id.as_str().into();
+        let service = LockService::new(local.clone(), dial, Arc::clone(&cluster_id), stopping);
 
         let cluster = Cluster {
-            cluster_id: config.cluster_id.as_str().into(),
+            cluster_id,
             start: Arc::default(),
             replica,
             tls: None,
@@ -84,17 +86,26 @@ impl Services {
         Self { local, service, adapters_service, cluster, unread, adapters_unread, clients, adapters }
     }
 
-    /// The routes for requests that followers forward. They are executed here, or refused. All requests for the keyspace come
+    /// The routes for requests that followers forward to this node. They are executed here, or refused. All requests for the keyspace come
     /// from adapters.
     pub(super) fn for_peers(&self) -> Routes {
         let (sessions, locks) = sessions_and_locks(self.local.clone());
         let keyspace = KeyspaceServer::new(Adapter::new(self.local.clone()));
         let keyspace = keyspace.max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let cluster = ClusterServer::new(ClusterService::new(self.cluster.clone(), self.local.clone()));
+
+        let here = || Destination::new(&self.cluster.cluster_id, self.local.replica.node_id());
         Routes::default()
-            .add_service(Forwarded { service: sessions, tasks: self.clients.clone() })
-            .add_service(Forwarded { service: locks, tasks: self.clients.clone() })
-            .add_service(Forwarded { service: keyspace, tasks: self.adapters.clone() })
-            .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.local.clone())))
+            .add_service(Addressed {
+                here: here(),
+                service: Forwarded { service: sessions, tasks: self.clients.clone() },
+            })
+            .add_service(Addressed { here: here(), service: Forwarded { service: locks, tasks: self.clients.clone() } })
+            .add_service(Addressed {
+                here: here(),
+                service: Forwarded { service: keyspace, tasks: self.adapters.clone() },
+            })
+            .add_service(Addressed { here: here(), service: cluster })
     }
 
     /// The layers around all services: messages that cannot be decoded, and deadlines.

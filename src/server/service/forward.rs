@@ -3,7 +3,8 @@
 //! The peers' port speaks `lockkeeper.v1`, so forwarding takes a request as its message ([`Form`]) and returns the reply as its message.
 //! It lies below the adapters: an adapter of any protocol hands a typed request to [`super::Service`], and it reaches the leader.
 //!
-//! A request makes one hop. The leader's peers' port executes it or refuses it ([`super::Local`]); it does not forward again.
+//! A request makes one hop. The leader's peers' port executes it or refuses it ([`super::Local`]); it does not forward again. It names the
+//! cluster and the node that it is for ([`Destination`]).
 //!
 //! # What is known when no answer comes
 //!
@@ -24,6 +25,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 use tonic::{Request, Status, Streaming, metadata::MetadataMap, transport::Channel};
 
+use super::destination::{Destination, is_misdirected};
 use crate::{
     api::{
         Caller, Deadline, Error, FailureReason,
@@ -39,7 +41,7 @@ use lockkeeper_proto::v1::{
 };
 use lockkeeper_raft::Replica;
 use lockkeeper_traces::Origin;
-use lockkeeper_transport::{Windows, never_sent};
+use lockkeeper_transport::{LogThrottle, Windows, never_sent};
 
 /// How long a deposed leader may still take to answer what was forwarded to it. After that, the outcome counts as unknown.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
@@ -79,7 +81,11 @@ type ChannelKey = (u64, String, Lane);
 pub(super) struct Forwarder {
     replica: Replica,
     pub(super) dial: DialPeer,
-    channels: Arc<Mutex<HashMap<ChannelKey, Channel>>>,
+    pub(super) cluster_id: Arc<str>,
+    /// Each with the node at its other end.
+    channels: Arc<Mutex<HashMap<ChannelKey, (Channel, Destination)>>>,
+    /// Limits how often the log says that another node answers at the leader's address.
+    misdirected: Arc<LogThrottle>,
 }
 
 impl fmt::Debug for Forwarder {
@@ -96,8 +102,8 @@ struct InFlight {
 }
 
 impl Forwarder {
-    pub(super) fn new(replica: Replica, dial: DialPeer) -> Self {
-        Self { replica, dial, channels: Arc::default() }
+    pub(super) fn new(replica: Replica, dial: DialPeer, cluster_id: Arc<str>) -> Self {
+        Self { replica, dial, cluster_id, channels: Arc::default(), misdirected: Arc::default() }
     }
 
     /// Forwards a request with one reply.
@@ -109,7 +115,8 @@ impl Forwarder {
         request: Form<C>,
     ) -> Result<Form<C::Reply>, Error> {
         let in_flight = InFlight { changes: C::CHANGES, deadline: caller.deadline };
-        let call = C::call(self.channel(&leader, lane), onward(request.message(), caller));
+        let (channel, destination) = self.channel(&leader, lane);
+        let call = C::call(channel, onward(request.message(), caller, &destination));
         let reply = self.while_it_leads(&leader, in_flight, call).await?;
         Ok(Form::Message(reply.into_inner()))
     }
@@ -123,8 +130,10 @@ impl Forwarder {
     ) -> Result<impl Stream<Item = Result<Form<KeepAliveEvent>, Error>> + Send + 'static, Error> {
         // Nobody counts on a renewal that is not acknowledged, so the stream is safe to repeat.
         let in_flight = InFlight { changes: false, deadline: caller.deadline };
-        let mut client = SessionsClient::new(self.channel(&leader, Lane::KeepAlives));
+        let (channel, destination) = self.channel(&leader, Lane::KeepAlives);
+        let mut client = SessionsClient::new(channel);
         let mut request = Request::new(renewals.map(Form::message));
+        destination.name(request.metadata_mut());
         name_caller(request.metadata_mut(), caller);
         let events = self.while_it_leads(&leader, in_flight, client.keep_alive(request)).await?;
         Ok(self.passed_back(events.into_inner(), leader.id, in_flight))
@@ -138,19 +147,23 @@ impl Forwarder {
         request: Form<WatchLocks>,
     ) -> Result<impl Stream<Item = Result<Form<WatchEvent>, Error>> + Send + 'static, Error> {
         let in_flight = InFlight { changes: false, deadline: caller.deadline };
-        let mut client = LocksClient::new(self.channel(&leader, Lane::Watches));
-        let call = client.watch(onward(request.message(), caller));
+        let (channel, destination) = self.channel(&leader, Lane::Watches);
+        let mut client = LocksClient::new(channel);
+        let call = client.watch(onward(request.message(), caller, &destination));
         let events = self.while_it_leads(&leader, in_flight, call).await?;
         Ok(self.passed_back(events.into_inner(), leader.id, in_flight))
     }
 
     /// Asks the leader for its condition. Returns `None` if it does not answer. The caller must set a time limit.
     pub(super) async fn status(&self, leader: KnownLeader) -> Option<StatusResponse> {
-        let asked = ClusterClient::new(self.channel(&leader, Lane::Short)).status(StatusRequest::default()).await;
+        let (channel, destination) = self.channel(&leader, Lane::Short);
+        let mut request = Request::new(StatusRequest::default());
+        destination.name(request.metadata_mut());
+        let asked = ClusterClient::new(channel).status(request).await;
         asked.ok().map(tonic::Response::into_inner)
     }
 
-    fn channel(&self, leader: &KnownLeader, lane: Lane) -> Channel {
+    fn channel(&self, leader: &KnownLeader, lane: Lane) -> (Channel, Destination) {
         let address = &leader.peer_address;
         let windows = match lane {
             Lane::Short | Lane::Waits => Windows::WIDE,
@@ -158,7 +171,7 @@ impl Forwarder {
         };
 
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let dial = || (self.dial)(leader.id, address, windows);
+        let dial = || ((self.dial)(leader.id, address, windows), Destination::new(&self.cluster_id, leader.id));
         channels.entry((leader.id, address.clone(), lane)).or_insert_with(dial).clone()
     }
 
@@ -172,6 +185,10 @@ impl Forwarder {
         tokio::select! {
             biased;
             answer = call => answer.map_err(|status| {
+                if is_misdirected(&status) {
+                    self.not_there(leader);
+                    return self.other_node_answered(leader, &status);
+                }
                 if never_sent(&status) {
                     self.not_there(leader);
                 }
@@ -188,6 +205,16 @@ impl Forwarder {
         if let Some(node) = membership.get_node(&leader.id) {
             self.replica.addresses().failed(leader.id, node, &leader.peer_address);
         }
+    }
+
+    /// The error when another node has refused a request, which it did not execute.
+    fn other_node_answered(&self, leader: &KnownLeader, refusal: &Status) -> Error {
+        if let Some(times) = self.misdirected.count() {
+            let KnownLeader { id, peer_address } = leader;
+            let why = refusal.message();
+            tracing::warn!(leader = id, %peer_address, times, "another node answers at the leader's address: {why}");
+        }
+        Error::leader_not_reached()
     }
 
     /// Passes on the leader's stream until another node is known to lead.
@@ -211,9 +238,10 @@ impl Forwarder {
     }
 }
 
-/// Wraps the message into a request to the leader, with the caller's address, the time that is left until its deadline, and its trace.
-fn onward<T>(message: T, caller: &Caller) -> Request<T> {
+/// Wraps the message into a request to the leader, this destination, with the caller's address, the time that is left until its deadline, and its trace.
+fn onward<T>(message: T, caller: &Caller, destination: &Destination) -> Request<T> {
     let mut request = Request::new(message);
+    destination.name(request.metadata_mut());
     if let Some(deadline) = caller.deadline {
         request.set_timeout(deadline.left());
     }
@@ -309,13 +337,18 @@ mod tests {
 
     #[test]
     fn a_forwarded_request_names_its_caller() {
+        let leader = Destination::new("shop", 1);
         let remote = "10.0.0.7:5123".parse().ok();
         for identity in [None, Identity::new("shop-1").ok()] {
-            let request = onward((), &Caller { remote, identity: identity.clone(), ..Caller::default() });
+            let caller = Caller { remote, identity: identity.clone(), ..Caller::default() };
+            let request = onward((), &caller, &leader);
             let named = named_caller(request.metadata());
             assert_eq!((named.remote, named.identity, named.is_peer), (remote, identity, false));
         }
-        assert!(!named_caller(onward((), &Caller::default()).metadata()).is_peer, "an anonymous client is no peer");
+        assert!(
+            !named_caller(onward((), &Caller::default(), &leader).metadata()).is_peer,
+            "an anonymous client is no peer"
+        );
         assert!(named_caller(&MetadataMap::new()).is_peer);
         for (key, value) in [(CALLER_KEY, "nowhere"), (IDENTITY_KEY, "two words"), (CALLER_KEY, "10.0.0.7:5123")] {
             let mut odd = MetadataMap::new();

@@ -15,12 +15,13 @@
 //!   `waiting` for acquires that queue.
 //! * `busiest` shows the busiest locks of this node's own table.
 //! * `browse` looks at this node's own table, for people.
-//! * [`forward`] sends a request to the leader, and says what is known when no answer comes.
+//! * [`forward`] sends a request to the leader, and says what is known when no answer comes; [`destination`] names the node that it is for.
 //!
 //! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
 
 mod browse;
 mod busiest;
+pub(crate) mod destination;
 pub(crate) mod forward;
 mod keep_alive;
 mod keyspace;
@@ -105,15 +106,16 @@ enum Route {
 
 impl Service {
     /// Refuses new requests once `stopping` is cancelled.
-    pub(crate) fn new(local: Local, dial: DialPeer, stopping: CancellationToken) -> Self {
-        let forwarder = Forwarder::new(local.replica.clone(), dial);
+    pub(crate) fn new(local: Local, dial: DialPeer, cluster_id: Arc<str>, stopping: CancellationToken) -> Self {
+        let forwarder = Forwarder::new(local.replica.clone(), dial, cluster_id);
         Self { local, forwarder, stopping, waits: Arc::new(Semaphore::new(WAITS_FORWARDED_MAX)) }
     }
 
     /// Returns the same service with connections of its own to the leader, and its own limit of what it forwards.
     pub(crate) fn with_own_connections(&self) -> Self {
         let Self { local, stopping, .. } = self.clone();
-        Self::new(local, Arc::clone(&self.forwarder.dial), stopping)
+        let Forwarder { dial, cluster_id, .. } = self.forwarder.clone();
+        Self::new(local, dial, cluster_id, stopping)
     }
 
     /// Answers a request. An acquire that waits is answered when its wait ends. Dropping the future breaks the wait off: see [`waiting`].
