@@ -7,7 +7,7 @@ use lockkeeper::{
         identity::{ClusterId, FILE_NAME, NodeIdentity},
         log::slow_followers::StreamCuts,
         members::forming::{self, FormingConfig, FormingError},
-        network::{Acknowledgements, Network, PeerService},
+        network::{Acknowledgements, Network, PeerService, liveness::PeerLiveness},
         types::{LogId, Payload, TypeConfig},
     },
     table::MemberNode,
@@ -68,6 +68,7 @@ pub(crate) struct TestNode {
     pub(crate) raft: TestRaft,
     pub(crate) acknowledgements: Acknowledgements,
     pub(crate) cuts: StreamCuts,
+    pub(crate) liveness: Arc<PeerLiveness>,
     pub(crate) table: Table,
     pub(crate) sink: MemorySink,
     pub(crate) address: SocketAddr,
@@ -131,6 +132,7 @@ impl Lab {
         let connector = self.wires.end(node_id);
 
         let service = PeerService::<Table, _>::new(identity.clone(), &plan.members, sink.clone());
+        let liveness = service.liveness();
         let (stop, stopped) = oneshot::channel();
         let routes = Routes::new(service.server());
         let server = tokio::spawn(async move {
@@ -154,6 +156,7 @@ impl Lab {
             raft,
             acknowledgements,
             cuts,
+            liveness,
             table,
             sink,
             address,

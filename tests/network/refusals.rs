@@ -102,6 +102,24 @@ async fn a_call_with_a_wrong_cluster_node_or_incarnation_is_refused() {
     end_all(nodes).await;
 }
 
+/// Hello tells everybody what a call needs. Nothing in it is kept for each id that is made up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_under_made_up_ids_are_not_remembered() {
+    const MADE_UP: std::ops::Range<u64> = 1_000..1_100;
+    let lab = Lab::default();
+    let (nodes, _disks) = lab.cluster(3).await;
+    nodes[0].leader_other_than(None).await;
+    let to = &nodes[0];
+    pre_vote(to, Ends::new(&nodes[1], to), 2).await.expect("it is a member");
+    for from in MADE_UP {
+        pre_vote(to, Ends { from, ..Ends::new(&nodes[1], to) }, from).await.expect("it may be a new member");
+    }
+    let remembered = MADE_UP.filter(|id| to.liveness.silence(*id).is_some()).count();
+    assert!(remembered <= 16, "{remembered} of {}", MADE_UP.count());
+    assert!(to.liveness.silence(nodes[1].id).is_some(), "a member is known in any case");
+    end_all(nodes).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_node_is_joined_by_its_incarnation_alone() {
     let lab = Lab::default();

@@ -9,6 +9,9 @@
 //!
 //! A peer on a busy machine speaks irregularly. [`PeerLiveness::tolerated`] adapts to the longest gap between two of its messages in the
 //! last minute (`SPAN`, `SPANS`).
+//!
+//! Nodes that are no members, as far as this node's log reaches, are known too: the leader may be one. Without certificates anybody may call
+//! under any id, so only the last few are kept (`OTHERS_MAX`).
 
 use std::{
     collections::HashMap,
@@ -32,6 +35,9 @@ const SPANS: usize = 3;
 const GAPS_TOLERATED: u32 = 2;
 /// Longer gaps are not counted: the peer had no reason to speak, since it did not lead, or it was replaced as the leader.
 const GAP_MAX: Duration = Duration::from_secs(1);
+
+/// Number of nodes that are no members of which the liveness is known.
+const OTHERS_MAX: usize = 16;
 
 /// The liveness of each peer, by its id.
 #[derive(Debug, Default)]
@@ -58,16 +64,30 @@ struct HeardPeer {
     gaps: [(u128, Duration); SPANS],
     /// The connections of its calls. Some may be closed.
     connections: Vec<Remote>,
+    /// Whether it was a member when it called.
+    is_member: bool,
 }
 
 impl PeerLiveness {
-    /// Records a call by a peer, on this connection if it is known.
+    /// Records a call by a member, on this connection if it is known.
     pub fn called(&self, peer: u64, connection: Option<&Remote>) {
+        self.record_call(peer, connection, true);
+    }
+
+    /// Records a call by a node that is no member, as far as this node knows.
+    pub fn called_by_other(&self, node: u64, connection: Option<&Remote>) {
+        self.record_call(node, connection, false);
+    }
+
+    fn record_call(&self, peer: u64, connection: Option<&Remote>, is_member: bool) {
         let now = (Instant::now(), self.counted());
         let mut peers = self.peers();
-        let new =
-            || HeardPeer { heard: now.0, heard_counted: now.1, gaps: Default::default(), connections: Vec::new() };
-        let seen = peers.entry(peer).or_insert_with(new);
+        if !is_member && !peers.contains_key(&peer) {
+            make_room(&mut peers);
+        }
+
+        let seen = peers.entry(peer).or_insert_with(|| HeardPeer::new(now));
+        seen.is_member = is_member;
         seen.hear(now);
         if let Some(connection) = connection
             && !seen.connections.iter().any(|known| known.is_same(connection))
@@ -136,7 +156,22 @@ impl PeerLiveness {
     }
 }
 
+/// Forgets the one that was heard the longest time ago of the nodes that are no members, if there is no room for another one.
+fn make_room(peers: &mut HashMap<u64, HeardPeer>) {
+    let others = || peers.iter().filter(|(_, seen)| !seen.is_member);
+    if others().count() < OTHERS_MAX {
+        return;
+    }
+    if let Some(oldest) = others().min_by_key(|(_, seen)| seen.heard).map(|(id, _)| *id) {
+        peers.remove(&oldest);
+    }
+}
+
 impl HeardPeer {
+    fn new((heard, heard_counted): (Instant, Duration)) -> Self {
+        Self { heard, heard_counted, gaps: Default::default(), connections: Vec::new(), is_member: false }
+    }
+
     /// Records a message at this time, plain and counted.
     fn hear(&mut self, (now, counted): (Instant, Duration)) {
         let gap = counted.saturating_sub(self.heard_counted);
@@ -176,6 +211,22 @@ mod tests {
         assert_eq!(liveness.counted_silence(PEER), STEP + STEP_MAX);
         liveness.spoke(PEER);
         assert_eq!(liveness.counted_silence(PEER), Duration::ZERO);
+    }
+
+    #[test]
+    fn strangers_take_no_place_of_members_and_only_the_last_few_are_known() {
+        let liveness = PeerLiveness::default();
+        let known = || (1..=1_000).filter(|id| liveness.silence(*id).is_some()).collect::<Vec<u64>>();
+        liveness.called(PEER, None);
+        (100..200).for_each(|id| liveness.called_by_other(id, None));
+        assert_eq!(known().len(), 1 + OTHERS_MAX);
+        assert!(known().contains(&PEER) && known().contains(&199));
+
+        // One of them was the leader, whose entry this node has now.
+        liveness.called(199, None);
+        (200..300).for_each(|id| liveness.called_by_other(id, None));
+        assert_eq!(known().len(), 2 + OTHERS_MAX);
+        assert!(known().contains(&PEER) && known().contains(&199) && known().contains(&299));
     }
 
     #[test]

@@ -179,7 +179,12 @@ where
         heard.inspect_err(|status| self.report(status.message()))?;
         // Last of all: only a call that was admitted is a sign of life. A node that was removed, or that has lost its data, calls for as
         // long as it runs, and must not keep an election away.
-        self.shared.liveness.called(caller.node_id, request.extensions().get::<Remote>());
+        let connection = request.extensions().get::<Remote>();
+        if is_member {
+            self.shared.liveness.called(caller.node_id, connection);
+        } else {
+            self.shared.liveness.called_by_other(caller.node_id, connection);
+        }
         Ok((raft, caller))
     }
 
