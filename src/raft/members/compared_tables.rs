@@ -58,7 +58,7 @@ async fn compare<C: Connector, D: SnapshotSource>(
     let before = last_index(replica)?;
     sleep(AHEAD).await;
     let last = last_index(replica)?;
-    let index = last + (last - before);
+    let index = entry_ahead(before, last)?;
 
     let own = replica.node_id();
     let membership = Arc::clone(&replica.raft().server_metrics().borrow_watched().membership_config);
@@ -92,6 +92,12 @@ fn last_index(replica: &Replica) -> Option<u64> {
     replica.raft().metrics().borrow_watched().last_log_index
 }
 
+/// The entry that comes as long after `last` as that came after `before`. It is `None` if the log was shortened in between, by the leader that
+/// has replaced this one.
+fn entry_ahead(before: u64, last: u64) -> Option<u64> {
+    last.checked_add(last.checked_sub(before)?)
+}
+
 /// Which hash counts as the right one: that of a majority of the voters; without one, the leader's.
 fn judge(membership: &Membership, leaders: u64, index: u64, hashes: &BTreeMap<u64, u64>) -> TableVerdict {
     let has = |hash: u64| move |id: u64| hashes.get(&id) == Some(&hash);
@@ -114,6 +120,14 @@ mod tests {
         let hashes: BTreeMap<u64, u64> = hashes.iter().copied().collect();
         let TableVerdict { right, agreeing, is_majority } = judge(&membership, hashes[&1], 9, &hashes);
         (right.hash, agreeing, is_majority)
+    }
+
+    #[test]
+    fn a_log_that_grows_is_compared_ahead_and_one_that_was_shortened_is_not() {
+        assert_eq!(entry_ahead(100, 100), Some(100));
+        assert_eq!(entry_ahead(100, 130), Some(160));
+        assert_eq!(entry_ahead(100, 99), None, "a deposed leader");
+        assert_eq!(entry_ahead(0, u64::MAX), None);
     }
 
     /// Node 1 leads.
