@@ -2,7 +2,8 @@
 //!
 //! A node that starts with `join` asks the nodes there to be added: any node forwards the request to the leader, which asks this node, at
 //! its peer address, who it is. From then on the leader sends it the table and the log ([`lockkeeper_raft::members`]). The request is
-//! repeated until the log names this node with its addresses; so a leader that fails meanwhile costs a repetition.
+//! repeated until the log names this node with its addresses; so a leader that fails meanwhile costs a repetition. A node that joined asks
+//! again whenever it hears no leader: the cluster may have other addresses for it than its own log.
 //!
 //! A member that restarts with other addresses sends the same request, to the members that it knows. If it comes to lead, it makes the
 //! change itself: a node that passes the request on to the leader would look for it at its old address.
@@ -104,11 +105,15 @@ impl<C: Connector> JoiningNode<C> {
 
     /// Whether the node must send a request: the log lacks this node, or has other addresses for it. A founder is not in the log until the
     /// cluster is founded, and a member that was removed must not ask again.
+    ///
+    /// The log of a node that hears no leader may be old. The entry that made it a member may never have been committed, and a later one may
+    /// have given it other addresses: it was there for a moment, or a copy of its data directory was. Then the leader calls it there, for
+    /// ever. To ask once more changes nothing for a member whose addresses are right.
     async fn needs_request(&self) -> bool {
         let Self { identity, replica, own, .. } = self;
         match in_log(replica, own.node_id) {
             Some(node) if node.peer_address == own.peer_address && node.client_address == own.client_address => {
-                self.joins() && may_be_forgotten(replica).await
+                self.joins() && is_alone(replica).await
             }
             Some(_) => true,
             None if !self.joins() => false,
@@ -189,17 +194,6 @@ impl<C: Connector> JoiningNode<C> {
         }
         Ok(())
     }
-}
-
-/// Whether no leader may know of this node. The entry that makes it a member is not committed, as far as this node knows, and it hears no
-/// leader: the leader that wrote the entry may have been replaced by one that never received it.
-async fn may_be_forgotten(replica: &Replica) -> bool {
-    let is_committed = {
-        let metrics = replica.raft().metrics();
-        let metrics = metrics.borrow_watched();
-        *metrics.membership_config.log_id() <= metrics.last_applied
-    };
-    !is_committed && is_alone(replica).await
 }
 
 fn in_log(replica: &Replica, node_id: u64) -> Option<MemberNode> {
