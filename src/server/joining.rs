@@ -169,6 +169,9 @@ impl<C: Connector> JoiningNode<C> {
             stays_learner: false,
         };
 
+        let is_known = in_log(&self.replica, self.own.node_id).is_some();
+        let what =
+            if is_known { "for the cluster to know this node's addresses" } else { "to be added to the cluster" };
         let asked = if self.joins() { self.endpoints.clone() } else { members(&self.replica, self.own.node_id) };
         for endpoint in asked {
             if !self.needs_request().await || self.replica.leads() {
@@ -190,7 +193,7 @@ impl<C: Connector> JoiningNode<C> {
                 return Err(NotAdmitted { endpoint, reason: refusal.message().to_owned() });
             }
             let reason = format!("{endpoint}: {}", refusal.message());
-            logged.note("to be added to the cluster", reason, transport_only(&refusal));
+            logged.note(what, reason, transport_only(&refusal));
         }
         Ok(())
     }
