@@ -4,7 +4,7 @@
 //! not hold, the transaction answers with the entry, and that says what the reply is.
 
 use crate::{
-    Expiry, LockClaim, RedisCommitted, RedisCondition, RedisReply, RedisTxn, RedisWrite,
+    Expiry, LockClaim, RedisCommitted, RedisCondition, RedisEntry, RedisReply, RedisTxn, RedisWrite,
     commands::{Arguments, SetOptions},
     data::{encode_text, text_in_entry},
     key::{lock_name, store_key},
@@ -149,27 +149,50 @@ pub(crate) struct RepeatedClaim {
 impl RepeatedClaim {
     /// Whether the lock is held by the request that was repeated: since now, or since it was first sent.
     pub(crate) fn is_held(&self, outcome: &RedisCommitted) -> bool {
-        let is_own =
-            |entry: &crate::RedisEntry| entry.holder.as_ref() == Some(&self.holder) && entry.value == self.value;
+        let is_own = |entry: &RedisEntry| entry.holder.as_ref() == Some(&self.holder) && entry.value == self.value;
         outcome.succeeded || outcome.found.first().and_then(Option::as_ref).is_some_and(is_own)
     }
 }
 
+/// What a client is told of a command that was one transaction.
+#[derive(Debug)]
+pub(crate) enum FastReply {
+    /// This is the reply.
+    Known(RedisReply),
+    /// The script fails, since the entry that it reads has another type. The error names the line of the script, which the interpreter
+    /// knows.
+    FailsOver(ComparedEntry),
+}
+
+/// The entry that a transaction has compared.
+#[derive(Debug)]
+pub(crate) struct ComparedEntry {
+    /// Its key in the store.
+    pub(crate) key: Vec<u8>,
+    /// The entry, as of the transaction.
+    pub(crate) entry: RedisEntry,
+    /// The cluster time of the transaction.
+    pub(crate) now_ms: u64,
+}
+
 impl FastTxn {
-    /// The reply to the command. `None` means that nothing was done, and that only the interpreter knows the answer: the entry has another
-    /// type, or was too much to be shown.
-    pub(crate) fn reply(self, outcome: &RedisCommitted) -> Option<RedisReply> {
-        let is_text = |entry: &crate::RedisEntry| text_in_entry(&entry.value).is_some();
-        match self.replies {
-            FastReplies::Deleted => Some(RedisReply::Integer(i64::try_from(outcome.deleted).unwrap_or(i64::MAX))),
-            FastReplies::Either(done, _) | FastReplies::Compared { done, .. } if outcome.succeeded => Some(done),
-            FastReplies::Either(_, refused) => Some(refused),
-            FastReplies::Compared { differs, absent, .. } => match outcome.found.first().and_then(Option::as_ref) {
-                None if outcome.found.is_empty() => None,
-                None => Some(absent),
-                Some(entry) => is_text(entry).then_some(differs),
-            },
-        }
+    /// The reply to the command.
+    pub(crate) fn reply(self, outcome: RedisCommitted) -> FastReply {
+        FastReply::Known(match self.replies {
+            FastReplies::Deleted => RedisReply::Integer(i64::try_from(outcome.deleted).unwrap_or(i64::MAX)),
+            FastReplies::Either(done, _) | FastReplies::Compared { done, .. } if outcome.succeeded => done,
+            FastReplies::Either(_, refused) => refused,
+            FastReplies::Compared { differs, absent, .. } => {
+                let Some(entry) = outcome.found.into_iter().next().flatten() else {
+                    return FastReply::Known(absent);
+                };
+                let key = self.txn.otherwise_get.into_iter().next();
+                match key.filter(|_| text_in_entry(&entry.value).is_none()) {
+                    Some(key) => return FastReply::FailsOver(ComparedEntry { key, entry, now_ms: outcome.now_ms }),
+                    None => differs,
+                }
+            }
+        })
     }
 }
 

@@ -223,7 +223,8 @@ pub struct RedisCommitted {
     pub now_ms: u64,
     /// Number of entries that its deletes removed.
     pub deleted: u64,
-    /// If a condition did not hold, the entries of [`RedisTxn::otherwise_get`], as of this moment.
+    /// If a condition did not hold, the entries of [`RedisTxn::otherwise_get`], as of this moment: one for each key, also where many
+    /// transactions are committed together.
     pub found: Vec<Option<RedisEntry>>,
 }
 

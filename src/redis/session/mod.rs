@@ -364,16 +364,6 @@ impl<S: RedisStore> RedisSession<S> {
         self.node.engine.run(&self.caller(), unit).await
     }
 
-    /// Runs a command that was no single transaction after all.
-    async fn run_slowly(&mut self, request: RequestWords, command: &'static CommandSpec) -> Result<RedisReply, Closes> {
-        if matches!(command.run, CommandRunner::Script) {
-            let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-            return self.run_script(command, &arguments, &self.caller()).await;
-        }
-        let outcome = self.run_unit(self.unit(vec![UnitCall::Command(request)])).await;
-        self.take_reply(outcome)
-    }
-
     /// Learns what became of a lock whose answer was lost, by asking for it again until the time of the command is over: then it stays
     /// unknown. A client that sends it again by itself would be refused by its own lock, which nobody would release before its end.
     async fn repeat(&self, caller: &RedisCaller, repeated: RepeatedClaim) -> Option<bool> {

@@ -68,14 +68,7 @@ impl<S: RedisStore> RedisSession<S> {
             self.node.remember_script(arguments[1])
         };
 
-        let owned = |arguments: &[&[u8]]| arguments.iter().map(|argument| argument.to_vec()).collect();
-        Ok(Ok(ScriptInvocation {
-            source: Arc::clone(&script.source),
-            sha1: script.sha1.clone(),
-            keys: owned(keys),
-            arguments: owned(given),
-            is_read_only: command.has(Flag::ReadOnly),
-        }))
+        Ok(Ok(invocation(&script, keys, given, command.has(Flag::ReadOnly))))
     }
 
     /// The script with this SHA-1, as it was found before if it was asked for before.
@@ -185,6 +178,23 @@ impl<S: RedisStore> RedisSession<S> {
             }
             Err(failure) => failure_reply(failure).map(Ok),
         }
+    }
+}
+
+/// A call of a script.
+pub(super) fn invocation(
+    script: &CachedScript,
+    keys: &Arguments<'_>,
+    given: &Arguments<'_>,
+    is_read_only: bool,
+) -> ScriptInvocation {
+    let owned = |arguments: &Arguments<'_>| arguments.iter().map(|argument| argument.to_vec()).collect();
+    ScriptInvocation {
+        source: Arc::clone(&script.source),
+        sha1: script.sha1.clone(),
+        keys: owned(keys),
+        arguments: owned(given),
+        is_read_only,
     }
 }
 

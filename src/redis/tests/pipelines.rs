@@ -1,7 +1,11 @@
 //! Commands of plain locks that arrive together.
 
-use super::{Api, Memory, words};
-use crate::resp::RequestWords;
+use std::sync::Arc;
+
+use super::{Api, Memory, options, words};
+use crate::{
+    CallAborted, Interpreter, RedisReply, ScriptFailure, ScriptHost, ScriptLimits, node::RedisNode, resp::RequestWords,
+};
 
 const RELEASE: &str = "if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 
@@ -41,6 +45,45 @@ async fn one_that_needs_the_interpreter_after_all_has_its_place() {
     let replies = api.pipeline(sent).await.expect("it goes on");
     let (first, rest) = replies.split_once(":1|").expect("the first reply");
     assert!(first.is_empty() && rest.starts_with('-') && rest.ends_with("|:0|"), "{replies}");
+}
+
+/// An interpreter that runs the script by which clients release, and no other.
+struct Releases;
+
+impl Interpreter for Releases {
+    fn check(&self, _source: &[u8]) -> Result<(), ScriptFailure> {
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        _source: &[u8],
+        _sha1: &str,
+        keys: &[Vec<u8>],
+        arguments: &[Vec<u8>],
+        host: &mut dyn ScriptHost,
+        _limits: ScriptLimits,
+    ) -> Result<RedisReply, ScriptFailure> {
+        let mut call = |command: &[u8]| {
+            let reply = host.call(&[command, &keys[0]]).map_err(|CallAborted| ScriptFailure::Aborted)?;
+            if let RedisReply::Error(text) = reply { Err(ScriptFailure::Raised(text)) } else { Ok(reply) }
+        };
+        let is_own = call(b"get")? == RedisReply::Bulk(arguments[0].clone());
+        if is_own { call(b"del") } else { Ok(RedisReply::Integer(0)) }
+    }
+}
+
+/// What follows a script has taken effect when its answer is there. A script that ran after that would release another's lock.
+#[tokio::test(start_paused = true)]
+async fn a_script_over_another_type_is_not_run_after_what_follows_it() {
+    let store = Memory::default();
+    let mut api = Api::at(store.clone(), Arc::new(RedisNode::new(store, Arc::new(Releases), options())));
+    api.call("RPUSH lock x").await;
+    let sent = vec![release("lock", "mine"), words("DEL lock"), words("SET lock mine NX PX 60000")];
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value|";
+    assert_eq!(api.pipeline(sent).await.expect("it goes on"), format!("{wrong}:1|+OK|"));
+    assert_eq!(api.call("GET lock").await, "$4|mine|");
+    assert_eq!(api.request(release("lock", "mine")).await, ":1|");
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,6 +25,7 @@ use crate::{
     Interpreter, RedisCaller, RedisReply, RedisStore, RedisStoreError, RedisTxn, RedisWrite, RunApart, ScriptFailure,
     ScriptLimits,
     data::DatumKind,
+    fast::ComparedEntry,
     key::{database_end, database_start},
     signals,
     view::{Cursors, Loaded, LoadedKey, LoadedRange, RangeNeed, Stop, UnitMoment, UnitNeeds, UnitView},
@@ -176,6 +177,21 @@ impl<S: RedisStore> Engine<S> {
     pub(crate) async fn run_here(&self, caller: &RedisCaller, unit: &CommandUnit) -> UnitOutcome {
         let ran = timeout_at(caller.deadline + DEADLINE_SLACK, self.try_to_commit(caller, unit)).await;
         ran.unwrap_or_else(|_| RedisStoreError::Unknown("no answer in time".to_owned()).into())
+    }
+
+    /// Runs a script over the entry that its transaction has found, at that moment. It must do nothing and need nothing else: what it writes
+    /// is not committed.
+    pub(crate) async fn run_over(&self, caller: &RedisCaller, unit: &CommandUnit, found: ComparedEntry) -> UnitOutcome {
+        let ComparedEntry { key, entry, now_ms } = found;
+        let entries = BTreeMap::from([(key, Some(Arc::new(entry)))]);
+        let loaded = Arc::new(Loaded { entries, now_ms, ..Loaded::default() });
+        let view = UnitView::new(loaded, Arc::clone(&self.cursors), self.moment(), unit.database);
+
+        match self.run_calls(caller, unit, view).await {
+            (Ok(replies), view) if !view.has_effects() => UnitOutcome::Done { replies, database: view.database },
+            (Ok(_) | Err(Stop::Missing), _) => UnitOutcome::Refused(Stop::WRONG_TYPE.to_owned()),
+            (Err(Stop::Refused(text) | Stop::Over(text)), _) => UnitOutcome::Refused(text),
+        }
     }
 
     /// Removes all keys of a database: in one transaction, or in several if they are too many for one. Each has a caller, and so a

@@ -53,6 +53,9 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
+    /// The text for a value of another type than the command is for.
+    pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
     /// Makes an error of this text.
     pub(crate) fn refused(text: impl Into<String>) -> Self {
         Self::Refused(text.into())
@@ -60,7 +63,7 @@ impl Stop {
 
     /// The error for a value of another type than the command is for.
     pub(crate) fn wrong_type() -> Self {
-        Self::refused("WRONGTYPE Operation against a key holding the wrong kind of value")
+        Self::refused(Self::WRONG_TYPE)
     }
 }
 

@@ -296,8 +296,14 @@ impl RedisStore for RedisKeyspace {
             let compiled = txns.iter().map(compile).map_while(Result::ok).collect();
             let answers = self.client.commit_each(&self.service_caller(caller), caller.deadline, compiled).await;
             if !answers.is_empty() {
-                let outcome = |answer: Result<_, _>| answer.map(outcome).map_err(|error| failed(&error));
-                return answers.into_iter().map(outcome).collect();
+                let mut outcomes = Vec::with_capacity(answers.len());
+                for (txn, answer) in txns.iter().zip(answers) {
+                    outcomes.push(match answer {
+                        Ok(committed) => self.with_found(caller, txn, outcome(committed)).await,
+                        Err(error) => Err(failed(&error)),
+                    });
+                }
+                return outcomes;
             }
         }
 
@@ -374,6 +380,29 @@ impl RedisKeyspace {
         }
         let identity = caller.identity.as_deref().and_then(|name| Identity::new(name).ok());
         Caller { remote: Some(caller.address.into()), identity, deadline, ..Caller::default() }
+    }
+
+    /// Reads what a transaction has found, as of that moment, if its outcome does not show it: the answer to transactions that were
+    /// committed together has a limit. It has changed nothing, and none of those behind it may be seen instead.
+    async fn with_found(
+        &self,
+        caller: &RedisCaller,
+        txn: &RedisTxn,
+        outcome: RedisCommitted,
+    ) -> Result<RedisCommitted, RedisStoreError> {
+        if outcome.succeeded || outcome.found.len() == txn.otherwise_get.len() {
+            return Ok(outcome);
+        }
+
+        let mut found = Vec::with_capacity(txn.otherwise_get.len());
+        for bytes in &txn.otherwise_get {
+            let request = GetEntries { keys: vec![key(bytes)?], at: Some(Revision(outcome.revision)), on_time: false };
+            let read = self.call(&self.service_caller(caller), request).await?;
+            let is_present = |entry: &Arc<Entry>| entry.until.is_none_or(|until| until.0 > outcome.now_ms);
+            let entry = read.entries.into_iter().next().flatten().filter(is_present);
+            found.push(entry.as_deref().map(stored));
+        }
+        Ok(RedisCommitted { found, ..outcome })
     }
 
     async fn call<C>(&self, service_caller: &Caller, request: C) -> Result<C::Reply, RedisStoreError>

@@ -334,7 +334,7 @@ impl Programs {
         }
         let who = usize::from(self.below(8) == 0);
         let requests: Vec<Vec<Vec<u8>>> = match self.below(100) {
-            0..=8 => (0..2 + self.below(8)).map(|_| self.command()).collect(),
+            0..=8 => (0..2 + self.below(8)).map(|_| self.command_or_script()).collect(),
             9..=16 => self.transaction(),
             17..=33 => vec![self.script()],
             // Redis adds in 80 bits, which shows with large numbers: so this counter has no other value.
@@ -363,11 +363,15 @@ impl Programs {
         }
         requests.push(self.fill("MULTI"));
         for _ in 0..self.below(5) {
-            requests.push(if self.below(5) == 0 { self.script() } else { self.command() });
+            requests.push(self.command_or_script());
         }
         let end = if self.below(8) == 0 { "DISCARD" } else { "EXEC" };
         requests.push(self.fill(end));
         requests
+    }
+
+    fn command_or_script(&mut self) -> Vec<Vec<u8>> {
+        if self.below(5) == 0 { self.script() } else { self.command() }
     }
 
     fn command(&mut self) -> Vec<Vec<u8>> {
