@@ -40,8 +40,10 @@ impl FastTxn {
 
         match (arguments[0].to_ascii_lowercase().as_slice(), &arguments[1..]) {
             (b"set", [name, text, options @ ..]) => {
-                let options = SetOptions::read(options, now_ms).ok()?;
-                let is_lock = options.if_absent && !options.gets && !options.keeps_life;
+                let options = SetOptions::read(options, || Ok(now_ms)).ok()?;
+                // A time since 1970 is counted by the clock of the node that leads.
+                let is_relative = !options.is_absolute;
+                let is_lock = options.if_absent && !options.gets && !options.keeps_life && is_relative;
                 let life_ms = options.life_ms.map(u64::try_from).transpose().ok()?;
                 (is_lock && life_ms != Some(0))
                     .then(|| Self::put_if_absent(key(name), text, life_ms, holder, [RedisReply::ok(), RedisReply::Nil]))

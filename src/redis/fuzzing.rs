@@ -49,7 +49,7 @@ pub fn requests(bytes: &[u8]) -> Result<usize, String> {
 /// Runs the commands of some requests over an empty keyspace, all in one unit. Panics if a command does.
 pub fn run_commands(bytes: &[u8]) -> usize {
     let (requests, _) = read_in_parts(bytes, bytes.len());
-    let moment = UnitMoment { wall_us: 1_735_689_600_000_000, seed: 7 };
+    let moment = UnitMoment { wall_us: Some(1_735_689_600_000_000), seed: 7 };
     let cursors = Arc::new(Cursors::new(7));
     let mut needs = crate::view::UnitNeeds::default();
 

@@ -300,7 +300,11 @@ pub trait RedisStore: Clone + Send + Sync + 'static {
     /// The nodes of the cluster that clients can reach, as far as this node knows, at once.
     fn nodes(&self) -> Vec<NodeAddress>;
 
-    /// Reads the entries of some keys. A key may occur more than once.
+    /// The latest time, in milliseconds since 1970, that a leader's clock has shown when it committed something that this node has applied,
+    /// at once. A node that leads has applied all that was committed before a read which it has answered.
+    fn committed_wall_ms(&self) -> u64;
+
+    /// Reads the entries of some keys. A key may occur more than once. Without keys it is a read all the same.
     fn get(
         &self,
         caller: &RedisCaller,

@@ -52,6 +52,8 @@ pub struct Table {
     /// The machine's time, and the index of the last applied entry, for readers that must not wait for an apply.
     now: AtomicU64,
     index: AtomicU64,
+    /// See [`latest_wall`](Self::latest_wall).
+    latest_wall_ms: AtomicU64,
     notified: AtomicU64,
     progress: watch::Sender<TableProgress>,
     /// The history of the keyspace, and its revision, as of the last entry that was notified.
@@ -91,6 +93,7 @@ impl Table {
             deadline: watch::channel(None).0,
             now: AtomicU64::new(0),
             index: AtomicU64::new(0),
+            latest_wall_ms: AtomicU64::new(0),
             notified: AtomicU64::new(0),
             progress: watch::channel(TableProgress::default()).0,
             history_of_entries: watch::channel(EntryHistory::default()).0,
@@ -184,6 +187,12 @@ impl Table {
         self.index.load(Ordering::Acquire)
     }
 
+    /// The latest time on a leader's wall clock among the entries that this process has applied. Never waits. It is not known of entries
+    /// that came in a snapshot.
+    pub fn latest_wall(&self) -> WallTime {
+        WallTime(self.latest_wall_ms.load(Ordering::Acquire))
+    }
+
     /// The watches of locks.
     pub fn watches_of_locks(&self) -> &WatchIndex {
         &self.watches_of_locks
@@ -273,6 +282,7 @@ impl Table {
         let (replies, lines, written) = {
             let mut applied = self.write();
             ensure_next(&applied, entry);
+            self.latest_wall_ms.fetch_max(wall.0, Ordering::AcqRel);
             // The place, not a copy: an apply in which nobody writes entries must cost the watchers nothing.
             let before = applied.machine.history().place();
             let (replies, lines) = self.run(&mut applied, entry.index, batch, &mut events);

@@ -121,7 +121,7 @@ fn expire_in(view: &mut UnitView, arguments: &Arguments<'_>, unit: TimeUnit, com
     let key = arguments[1];
     let options = ExpireOptions::read(&arguments[3..])?;
     let number = integer(arguments[2])?;
-    let ms = from_now(number, unit, view.moment.wall_ms());
+    let ms = from_now(number, unit, view.wall_ms()?);
     let ms = ms.ok_or_else(|| Stop::Refused(format!("ERR invalid expire time in '{command}' command")))?;
 
     let Some(life) = view.life(key)? else { return Ok(RedisReply::Integer(0)) };
@@ -147,15 +147,15 @@ pub(super) fn milliseconds_to_live(view: &mut UnitView, arguments: &Arguments<'_
     life_in(view, arguments, |ms| ms)
 }
 
-/// Serves `EXPIRETIME key`: the deadline in seconds since 1970, by the clock of the node that runs the unit.
+/// Serves `EXPIRETIME key`: the deadline in seconds since 1970, by the clock of the node that leads.
 pub(super) fn expire_time(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    let now_ms = view.moment.wall_ms();
+    let now_ms = view.wall_ms()?;
     life_in(view, arguments, |ms| ms.saturating_add(now_ms).saturating_add(500) / 1000)
 }
 
 /// Serves `PEXPIRETIME key`: the deadline in milliseconds since 1970.
 pub(super) fn expire_time_milliseconds(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    let now_ms = view.moment.wall_ms();
+    let now_ms = view.wall_ms()?;
     life_in(view, arguments, |ms| ms.saturating_add(now_ms))
 }
 

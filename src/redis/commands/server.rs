@@ -23,7 +23,7 @@ pub(super) fn echo(_view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRe
 
 /// The time is that of the unit: it stands still in a transaction and in a script.
 pub(super) fn time(view: &mut UnitView, _arguments: &Arguments<'_>) -> CommandResult {
-    let us = view.moment.wall_us;
+    let us = view.wall_us()?;
     let parts = [us / 1_000_000, us % 1_000_000].map(|part| RedisReply::text(part.to_string()));
     Ok(RedisReply::Array(parts.to_vec()))
 }

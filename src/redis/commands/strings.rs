@@ -42,11 +42,13 @@ pub(crate) struct SetOptions {
     pub(crate) keeps_life: bool,
     /// Milliseconds from now; what is not above zero has passed.
     pub(crate) life_ms: Option<i64>,
+    /// Whether the deadline was given as a time since 1970.
+    pub(crate) is_absolute: bool,
 }
 
 impl SetOptions {
-    /// Reads the options after the value.
-    pub(crate) fn read(options: &Arguments<'_>, now_ms: u64) -> Result<Self, Stop> {
+    /// Reads the options after the value. The time is asked for if there is a deadline.
+    pub(crate) fn read(options: &Arguments<'_>, now_ms: impl FnOnce() -> Result<u64, Stop>) -> Result<Self, Stop> {
         let mut read = Self::default();
         let mut time = None;
         let mut rest = options.iter();
@@ -71,7 +73,8 @@ impl SetOptions {
         }
 
         if let Some((unit, argument)) = time {
-            read.life_ms = Some(life_ms(argument, unit, now_ms, "set")?);
+            read.life_ms = Some(life_ms(argument, unit, now_ms()?, "set")?);
+            read.is_absolute = unit.is_absolute;
         }
         Ok(read)
     }
@@ -137,7 +140,7 @@ fn token(view: &mut UnitView, key: &[u8]) -> CommandResult {
 pub(super) fn set(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     let key = arguments[1];
     let text = arguments[2];
-    let options = SetOptions::read(&arguments[3..], view.moment.wall_ms())?;
+    let options = SetOptions::read(&arguments[3..], || view.wall_ms())?;
     view.count_written(text.len())?;
 
     let before = if options.gets { view.text(key)? } else { None };
@@ -186,7 +189,7 @@ pub(super) fn set_for_milliseconds(view: &mut UnitView, arguments: &Arguments<'_
 
 /// Puts a string with a deadline, whatever the key had.
 fn set_for(view: &mut UnitView, arguments: &Arguments<'_>, unit: TimeUnit, command: &str) -> CommandResult {
-    let life_ms = life_ms(arguments[2], unit, view.moment.wall_ms(), command)?;
+    let life_ms = life_ms(arguments[2], unit, view.wall_ms()?, command)?;
     view.count_written(arguments[3].len())?;
     put_for(view, arguments[1], arguments[3], life_ms)?;
     Ok(RedisReply::ok())
@@ -225,7 +228,7 @@ pub(super) fn get_and_expire(view: &mut UnitView, arguments: &Arguments<'_>) -> 
             None => {}
             Some(None) => persist_if_mortal(view, key).map(drop)?,
             Some(Some((unit, number))) => {
-                let life_ms = life_ms(number, unit, view.moment.wall_ms(), "getex")?;
+                let life_ms = life_ms(number, unit, view.wall_ms()?, "getex")?;
                 expire_or_delete(view, key, life_ms)?;
             }
         }

@@ -95,6 +95,11 @@ impl CommandSpec {
         self.has(Flag::Blocking)
     }
 
+    /// Whether its reply depends on a clock.
+    pub(crate) fn tells_time(&self) -> bool {
+        matches!(self.name, "time" | "expiretime" | "pexpiretime")
+    }
+
     /// The keys among the arguments. Arguments that are wrong name no keys.
     pub(crate) fn keys<'a>(&self, arguments: &[&'a [u8]]) -> Vec<&'a [u8]> {
         let counted = |count_at: usize| {

@@ -69,7 +69,7 @@ impl<S: RedisStore> RedisSession<S> {
 
         let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
         let command = commands::find_checked(&arguments).ok()?;
-        let now_ms = self.node.engine.moment().wall_ms();
+        let now_ms = self.node.engine.wall_us() / 1000;
         let (script, fast) = match command.run {
             CommandRunner::Data(_) => {
                 (None, FastTxn::from_command(&arguments, self.database, &self.client().label(), now_ms)?)

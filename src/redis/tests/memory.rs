@@ -59,6 +59,9 @@ struct State {
     failure_from: Option<(u64, RedisStoreError)>,
     /// Happens before the next commits, so many times.
     intruder: Option<(RedisTxn, usize)>,
+    /// The time of what was committed, as far as it is known. The next read makes the other one known.
+    committed_wall_ms: u64,
+    unread_wall_ms: u64,
     /// Units that were given to the leader, if this node does not lead.
     is_follower: bool,
     given: Vec<Vec<u8>>,
@@ -94,6 +97,8 @@ impl Default for Memory {
             range_takes: Duration::ZERO,
             failure_from: None,
             intruder: None,
+            committed_wall_ms: 0,
+            unread_wall_ms: 0,
             is_follower: false,
             given: Vec::new(),
             refused_part: None,
@@ -190,6 +195,11 @@ impl Memory {
     /// From now on another node leads.
     pub(super) fn follow(&self) {
         self.state().is_follower = true;
+    }
+
+    /// Another leader has committed something when its clock showed this time. Who reads has applied it.
+    pub(super) fn commit_at(&self, wall_ms: u64) {
+        self.state().unread_wall_ms = wall_ms;
     }
 
     pub(super) fn given(&self) -> Vec<Vec<u8>> {
@@ -312,6 +322,7 @@ impl State {
 
     fn check(&mut self) -> Result<(), RedisStoreError> {
         self.reads += 1;
+        self.committed_wall_ms = self.unread_wall_ms;
         self.failure.clone().map_or(Ok(()), Err)
     }
 
@@ -468,6 +479,10 @@ impl RedisStore for Memory {
         let leader = self.state().leader;
         let node = |number| NodeAddress { host: format!("10.0.0.{number}"), port: 6379, leads: number == leader };
         (1..=3).map(node).collect()
+    }
+
+    fn committed_wall_ms(&self) -> u64 {
+        self.state().committed_wall_ms
     }
 
     async fn get(&self, caller: &RedisCaller, keys: Vec<Vec<u8>>) -> Result<RedisFound, RedisStoreError> {

@@ -5,6 +5,7 @@ mod fuzz;
 mod lapses;
 mod locks;
 mod memory;
+mod moments;
 mod pipelines;
 mod port;
 mod scripted;

@@ -55,6 +55,8 @@ const DEADLINE_SLACK: Duration = Duration::from_millis(500);
 const EAGER_TRIES: usize = 4;
 /// The longest pause before another try.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// A clock that was further ahead of this node's was wrong: the time does not stand still until this node's has come there.
+const AHEAD_US_MAX: u64 = 3_600_000_000;
 
 /// What an engine is made of.
 pub(crate) struct EngineParts<S> {
@@ -146,13 +148,23 @@ impl<S: RedisStore> Engine<S> {
         }
     }
 
-    /// The time since 1970. It does not go back.
-    pub(crate) fn moment(&self) -> UnitMoment {
-        let now_us = (self.wall_us)();
-        let last_us = self.last_wall_us.fetch_max(now_us, Ordering::Relaxed);
+    /// Microseconds since 1970, by this node's clock. They do not go back, neither behind what was told here, nor behind the clocks of
+    /// earlier leaders when they committed what this node has applied: the time stands still until this node's clock has come there.
+    pub(crate) fn wall_us(&self) -> u64 {
+        let own_us = (self.wall_us)();
+        let committed_us = self.store.committed_wall_ms().saturating_mul(1000);
+        let after = |told_us: u64| {
+            let least_us = told_us.max(committed_us);
+            if least_us.saturating_sub(own_us) > AHEAD_US_MAX { own_us } else { own_us.max(least_us) }
+        };
+        let told = self.last_wall_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |told_us| Some(after(told_us)));
+        after(told.unwrap_or_else(|told_us| told_us))
+    }
+
+    /// A seed of random numbers.
+    fn next_seed(&self) -> u64 {
         // Odd numbers of this sequence meet each seed once.
-        let seed = self.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        UnitMoment { wall_us: now_us.max(last_us), seed }
+        self.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
     }
 
     /// Runs a unit where that costs least: one that only reads keys here, and any other at the leader.
@@ -185,7 +197,8 @@ impl<S: RedisStore> Engine<S> {
         let ComparedEntry { key, entry, now_ms } = found;
         let entries = BTreeMap::from([(key, Some(Arc::new(entry)))]);
         let loaded = Arc::new(Loaded { entries, now_ms, ..Loaded::default() });
-        let view = UnitView::new(loaded, Arc::clone(&self.cursors), self.moment(), unit.database);
+        let moment = UnitMoment { wall_us: Some(self.wall_us()), seed: self.next_seed() };
+        let view = UnitView::new(loaded, Arc::clone(&self.cursors), moment, unit.database);
 
         match self.run_calls(caller, unit, view).await {
             (Ok(replies), view) if !view.has_effects() => UnitOutcome::Done { replies, database: view.database },
@@ -302,9 +315,10 @@ impl<S: RedisStore> Engine<S> {
         unit: &CommandUnit,
         needs: &mut UnitNeeds,
     ) -> Result<LoadedRun<'_>, UnitOutcome> {
-        // One moment and one seed for all loads of a try: a script that reads TIME or draws a number must come to the same keys again when
+        // One time and one seed for all loads of a try: a script that reads TIME or draws a number must come to the same keys again when
         // it is run anew.
-        let moment = self.moment();
+        let seed = self.next_seed();
+        let mut wall_us = None;
         let mut place = None;
         let mut receivers = BTreeMap::new();
         for _ in 0..LOADS_MAX {
@@ -323,6 +337,9 @@ impl<S: RedisStore> Engine<S> {
             }
             let (mut loaded, is_of_one_moment) = self.load(caller, needs).await?;
             loaded.receivers.clone_from(&receivers);
+            if wall_us.is_none() && needs.has_read() {
+                wall_us = Some(self.wall_us());
+            }
             let is_changed = |(key, revision): &(Vec<u8>, u64)| {
                 let entry = loaded.entries.get(key).and_then(Option::as_ref);
                 entry.map_or(0, |entry| entry.modified) != *revision
@@ -333,6 +350,7 @@ impl<S: RedisStore> Engine<S> {
                 return Err(UnitOutcome::Abandoned);
             }
 
+            let moment = UnitMoment { wall_us, seed };
             let mut view = UnitView::new(Arc::new(loaded), Arc::clone(&self.cursors), moment, unit.database);
             view.watch(&unit.watched);
             let (result, view) = self.run_calls(caller, unit, view).await;
@@ -378,6 +396,12 @@ impl<S: RedisStore> Engine<S> {
             loaded.now_ms = found.now_ms;
             loaded.entries = keys.into_iter().zip(found.entries.into_iter().map(|entry| entry.map(Arc::new))).collect();
             calls += 1;
+        }
+
+        // Any read will do: the leader has confirmed that it leads, and has applied what was committed before.
+        if needs.time && calls == 0 {
+            let port = RedisCaller { is_port: true, ..caller.clone() };
+            self.store.get(&port, Vec::new()).await?;
         }
         Ok((loaded, calls <= 1))
     }

@@ -8,12 +8,13 @@ use crate::{
 };
 
 impl CommandUnit {
-    /// Whether it reads keys that its arguments name, and does nothing else. It can run on any node with one read.
+    /// Whether it reads keys that its arguments name, and does nothing else. It can run on any node with one read. Commands that tell the
+    /// time are not among these: nodes have clocks that differ.
     pub(super) fn is_read_of_keys(&self) -> bool {
         self.calls.iter().all(|call| match call {
             UnitCall::Script(_) => false,
             UnitCall::Command(arguments) => commands::find(&arguments[0]).is_none_or(|command| {
-                let is_plain = !command.has(Flag::Write) && command.name != "scan";
+                let is_plain = !command.has(Flag::Write) && command.name != "scan" && !command.tells_time();
                 is_plain && !command.has(Flag::Blocking)
             }),
         })
@@ -46,6 +47,7 @@ impl CommandUnit {
                     let Ok(command) = commands::find_checked(&arguments) else { continue };
                     let keys = command.keys(&arguments).into_iter().map(|key| token_key(key).unwrap_or(key));
                     needs.keys.extend(keys.map(|key| store_key(database, key)));
+                    needs.time |= command.tells_time();
                     if command.name == "select" {
                         database = commands::database(arguments[1]).unwrap_or(database);
                     }

@@ -70,9 +70,16 @@ pub(crate) struct UnitNeeds {
     pub(crate) compares_counts: bool,
     /// Channels whose subscribers are counted.
     pub(crate) receivers: BTreeSet<Vec<u8>>,
+    /// Whether the time is asked for.
+    pub(crate) time: bool,
 }
 
 impl UnitNeeds {
+    /// Whether something is read before the unit runs.
+    pub(crate) fn has_read(&self) -> bool {
+        self.time || !self.keys.is_empty() || !self.ranges.is_empty() || !self.counts.is_empty()
+    }
+
     /// Adds what another run needs.
     pub(crate) fn add(&mut self, other: &Self) {
         self.keys.extend(other.keys.iter().cloned());
@@ -80,5 +87,6 @@ impl UnitNeeds {
         self.counts.extend(other.counts.iter().copied());
         self.compares_counts |= other.compares_counts;
         self.receivers.extend(other.receivers.iter().cloned());
+        self.time |= other.time;
     }
 }

@@ -70,17 +70,11 @@ impl Stop {
 /// The moment of a unit and its random numbers: the same in each of its runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnitMoment {
-    /// Microseconds since 1970.
-    pub(crate) wall_us: u64,
+    /// Microseconds since 1970. There is none until something was read: the read shows what was committed before, and the time must not be
+    /// before that.
+    pub(crate) wall_us: Option<u64>,
     /// The seed of its random numbers.
     pub(crate) seed: u64,
-}
-
-impl UnitMoment {
-    /// Milliseconds since 1970.
-    pub(crate) fn wall_ms(self) -> u64 {
-        self.wall_us / 1000
-    }
 }
 
 /// What the commands of a unit see and write.
@@ -91,7 +85,7 @@ pub(crate) struct UnitView {
     /// Positions of scans, which outlive the unit.
     cursors: Arc<Cursors>,
     /// The time of the unit.
-    pub(crate) moment: UnitMoment,
+    moment: UnitMoment,
     /// The selected database.
     pub(crate) database: u8,
     /// Whether a script runs. Some commands differ in it.
@@ -168,6 +162,19 @@ impl UnitView {
                 slot.is_decided = true;
             }
         }
+    }
+
+    /// Microseconds since 1970.
+    pub(crate) fn wall_us(&mut self) -> Result<u64, Stop> {
+        self.moment.wall_us.ok_or_else(|| {
+            self.needs.time = true;
+            Stop::Missing
+        })
+    }
+
+    /// Milliseconds since 1970.
+    pub(crate) fn wall_ms(&mut self) -> Result<u64, Stop> {
+        self.wall_us().map(|us| us / 1000)
     }
 
     /// What was asked for and is not loaded.

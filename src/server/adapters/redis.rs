@@ -223,6 +223,10 @@ impl RedisStore for RedisKeyspace {
         addresses.iter().filter_map(node).collect()
     }
 
+    fn committed_wall_ms(&self) -> u64 {
+        self.client.service().replica().table().latest_wall().0
+    }
+
     async fn get(&self, caller: &RedisCaller, keys: Vec<Vec<u8>>) -> Result<RedisFound, RedisStoreError> {
         let service_caller = self.service_caller(caller);
         let mut keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;

@@ -71,3 +71,15 @@ async fn a_wait_whose_call_was_gone_before_it_queued_is_repeatable_only_with_a_r
     let unnamed: Vec<_> = table.read(|applied| applied.machine.waits_without_request().collect());
     assert_eq!(unnamed, [Ticket(1)]);
 }
+
+/// Leaders' clocks differ, and a later one may be behind.
+#[test]
+fn the_latest_wall_time_does_not_go_back() {
+    let table = Table::default();
+    for (index, wall, latest) in [(1, 5, 5), (2, 9, 9), (3, 7, 9)] {
+        let time = Time { stamp: Stamp(index), wall: WallTime(wall) };
+        let batch = Batch { time, limits: Limits::default(), commands: vec![Command::Tick] };
+        table.apply(EntryId { term: 1, index }, batch, false);
+        assert_eq!(table.latest_wall(), WallTime(latest));
+    }
+}
