@@ -12,8 +12,9 @@ use super::{
     answer::{Closes, as_read, failure_reply, reply_to_one},
 };
 use crate::{
-    RedisCaller, RedisReply, RedisStore, RedisStoreError,
+    RedisCaller, RedisEntry, RedisReply, RedisStore, RedisStoreError,
     commands::{self, Arguments, CommandSpec},
+    data::DatumKind,
     key::{WAITED_BYTES_MAX, store_key},
     node::RedisNode,
     signals::LocalPlace,
@@ -38,6 +39,8 @@ const SECONDS_MAX: f64 = 1e9;
 /// A command that waits.
 struct BlockingPop {
     command: &'static CommandSpec,
+    /// The type of the keys from which it pops.
+    kind: DatumKind,
     /// As the client names them.
     keys: Vec<Vec<u8>>,
     /// All arguments that are no keys: those before the keys, and those after them.
@@ -70,8 +73,10 @@ impl BlockingPop {
             Instant::now() + timeout - EARLIER.min(timeout / EARLIER_PART)
         });
         let owned = |arguments: &[&[u8]]| arguments.iter().map(|argument| argument.to_vec()).collect();
+        let kind = if command.name.starts_with("bz") { DatumKind::Sorted } else { DatumKind::List };
         Ok(Self {
             command,
+            kind,
             keys: owned(&arguments[1..keys_end]),
             before: owned(&arguments[..1]),
             after: owned(&arguments[keys_end..]),
@@ -80,9 +85,15 @@ impl BlockingPop {
     }
 
     /// The command for some of its keys.
-    fn arguments(&self, keys: impl Iterator<Item = usize>) -> Vec<Vec<u8>> {
+    fn call(&self, keys: impl Iterator<Item = usize>) -> UnitCall {
         let keys = keys.map(|number| self.keys[number].clone());
-        self.before.iter().cloned().chain(keys).chain(self.after.iter().cloned()).collect()
+        UnitCall::Command(self.before.iter().cloned().chain(keys).chain(self.after.iter().cloned()).collect())
+    }
+
+    /// Whether the first key that is there has another type than the command is for.
+    fn finds_another_type(&self, entries: &[Option<RedisEntry>]) -> bool {
+        let first = entries.iter().flatten().next();
+        first.and_then(|entry| DatumKind::from_entry(&entry.value)).is_some_and(|kind| kind != self.kind)
     }
 
     fn is_over(&self) -> bool {
@@ -98,6 +109,12 @@ enum PopAttempt {
     Nothing,
     /// The store could not say.
     Failed(RedisStoreError),
+}
+
+impl PopAttempt {
+    fn is_wrong_type(&self) -> bool {
+        matches!(self, Self::Answered(RedisReply::Error(text)) if text == Stop::WRONG_TYPE.as_bytes())
+    }
 }
 
 impl<S: RedisStore> RedisSession<S> {
@@ -116,12 +133,14 @@ impl<S: RedisStore> RedisSession<S> {
         // One that comes while others wait has to wait behind them.
         match self.node.signals.has_waiters(&stored).await {
             // Its places are the port's own entries. Who may not read the keys must not take those of others.
-            Ok(true) => {
-                if let Err(failure) = self.node.store().get(&self.caller(), stored.clone()).await {
-                    return failure_reply(as_read(failure));
+            Ok(true) => match self.node.store().get(&self.caller(), stored.clone()).await {
+                Ok(found) if pop.finds_another_type(&found.entries) => {
+                    return Ok(reply_to_one(Err(Stop::wrong_type())));
                 }
-            }
-            Ok(false) => match self.try_pop(&pop, 0..pop.keys.len()).await? {
+                Ok(_) => {}
+                Err(failure) => return failure_reply(as_read(failure)),
+            },
+            Ok(false) => match self.try_pop(&pop, vec![pop.call(0..pop.keys.len())]).await? {
                 PopAttempt::Answered(reply) => return Ok(reply),
                 PopAttempt::Nothing => {}
                 PopAttempt::Failed(failure) => return failure_reply(failure),
@@ -143,7 +162,7 @@ impl<S: RedisStore> RedisSession<S> {
         loop {
             let attempt = match self.node.signals.standing(place).await {
                 Ok(standing) if standing.first_for.is_empty() => PopAttempt::Nothing,
-                Ok(standing) => self.try_pop(pop, standing.first_for.into_iter()).await?,
+                Ok(standing) => self.try_turn(pop, standing.first_for).await?,
                 Err(failure) => PopAttempt::Failed(failure),
             };
             let failed = match attempt {
@@ -171,19 +190,47 @@ impl<S: RedisStore> RedisSession<S> {
         }
     }
 
-    /// Tries to pop from some of the keys, as a plain command. Nothing is lost if this future is dropped.
-    async fn try_pop(&self, pop: &BlockingPop, keys: impl Iterator<Item = usize>) -> Result<PopAttempt, Closes> {
-        let unit = self.unit(vec![UnitCall::Command(pop.arguments(keys))]);
+    /// Tries to pop for a client that waits. A key that has become one of another type is to it as one without items, and the other keys
+    /// are tried all the same.
+    async fn try_turn(&self, pop: &BlockingPop, keys: Vec<usize>) -> Result<PopAttempt, Closes> {
+        if keys.len() > 1 {
+            let attempt = self.try_pop(pop, vec![pop.call(keys.iter().copied())]).await?;
+            if !attempt.is_wrong_type() {
+                return Ok(attempt);
+            }
+        }
+
+        for key in keys {
+            // An error that is not due to the type of this key is the answer: the target of BLMOVE may have another type.
+            let ask_type = UnitCall::Command(vec![b"type".to_vec(), pop.keys[key].clone()]);
+            let attempt = self.try_pop(pop, vec![pop.call([key].into_iter()), ask_type]).await?;
+            if !matches!(attempt, PopAttempt::Nothing) {
+                return Ok(attempt);
+            }
+        }
+        Ok(PopAttempt::Nothing)
+    }
+
+    /// Tries to pop, as a plain command. If TYPE is asked behind it, another type than the command is for is nothing. Nothing is lost if
+    /// this future is dropped.
+    async fn try_pop(&self, pop: &BlockingPop, calls: Vec<UnitCall>) -> Result<PopAttempt, Closes> {
+        let unit = self.unit(calls);
         // In a task of its own: this future is dropped when the client goes away, and a pop that is half done would be an item that nobody
         // has.
         let awaited = AwaitedPop::start(&self.node, self.caller(), pop.command.name, unit);
 
         match awaited.outcome().await {
-            UnitOutcome::Done { replies, .. } => Ok(match replies.into_iter().next() {
-                None | Some(RedisReply::Nil | RedisReply::NilArray) => PopAttempt::Nothing,
-                // An error of the command, such as that of a key with another type, is an answer too.
-                Some(reply) => PopAttempt::Answered(reply),
-            }),
+            UnitOutcome::Done { replies, .. } => {
+                let mut replies = replies.into_iter();
+                let attempt = match replies.next() {
+                    None | Some(RedisReply::Nil | RedisReply::NilArray) => PopAttempt::Nothing,
+                    // An error of the command is an answer, too.
+                    Some(reply) => PopAttempt::Answered(reply),
+                };
+                let is_other = |kind: RedisReply| kind != RedisReply::Status(pop.kind.name().as_bytes().to_vec());
+                let is_ignored = attempt.is_wrong_type() && replies.next().is_some_and(is_other);
+                Ok(if is_ignored { PopAttempt::Nothing } else { attempt })
+            }
             // Nothing was changed: whoever waits tries again at its next turn.
             UnitOutcome::Abandoned => Ok(PopAttempt::Nothing),
             UnitOutcome::Refused(text) => Ok(PopAttempt::Answered(RedisReply::error(text))),

@@ -149,6 +149,52 @@ async fn each_command_that_waits_is_served() {
     nodes.until_count("redis/wait/", 0).await;
 }
 
+/// It is served once the key is one of the right type, or by another key.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_is_not_told_that_a_key_has_another_type() {
+    let nodes = SeveralNodes::new(2);
+    let mut writer = nodes.client(1);
+    for (line, pushes, expected) in [
+        ("blpop a 0", &["del a", "rpush a x"][..], "*2|$1|a|$1|x|"),
+        ("blpop a b 0", &["rpush b x"], "*2|$1|b|$1|x|"),
+        ("bzpopmin a b 0", &["zadd b 1 x"], "*3|$1|b|$1|x|$1|1|"),
+        ("blmove a c left right 0", &["del a", "rpush a x"], "$1|x|"),
+        // That of the target is told, when there is an item.
+        (
+            "brpoplpush a s 0",
+            &["del a", "rpush a x"],
+            "-WRONGTYPE Operation against a key holding the wrong kind of value|",
+        ),
+    ] {
+        writer.call("flushdb").await;
+        writer.call("set s x").await;
+        let waiting = nodes.waits(0, line).await;
+        writer.call("set a x").await;
+        sleep(Duration::from_secs(5)).await;
+        assert!(!waiting.is_finished(), "{line}");
+        for push in pushes {
+            writer.call(push).await;
+        }
+        assert_eq!(reply(waiting).await, expected, "{line}");
+        nodes.until_count("redis/wait/", 0).await;
+    }
+    assert_eq!(writer.call("lrange a 0 -1").await, "*1|$1|x|", "nothing was moved");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_comes_while_others_wait_is_told_that_a_key_has_another_type() {
+    let nodes = SeveralNodes::new(2);
+    let waiting = nodes.waits(0, "blpop a 0").await;
+    let mut writer = nodes.client(1);
+    writer.call("set a x").await;
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value|";
+    for line in ["blpop a 0", "blpop none a 0", "bzpopmin a 0", "blmove a c left left 0"] {
+        assert_eq!(timeout(PATIENCE, writer.call(line)).await.as_deref(), Ok(wrong), "{line}");
+    }
+    assert!(!waiting.is_finished());
+    waiting.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_timeout_is_answered_a_little_early() {
     let nodes = SeveralNodes::new(1);
