@@ -63,6 +63,45 @@ pub(crate) struct ClientFacts {
     pub(crate) database: u8,
     /// Its last command. Empty before the first one.
     pub(crate) last_command: &'static str,
+    /// Number of channels that it has subscribed to.
+    pub(crate) channels: usize,
+    /// The same of patterns.
+    pub(crate) patterns: usize,
+}
+
+/// What CLIENT LIST and CLIENT KILL take for a type of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientType {
+    /// It sends commands.
+    Normal,
+    /// It has subscribed to something.
+    Subscriber,
+    /// A server that replicates this one, or the other way round. There are none.
+    Server,
+}
+
+impl ClientType {
+    /// The type with this name, in any case.
+    pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
+        match name.to_ascii_lowercase().as_slice() {
+            b"normal" => Some(Self::Normal),
+            b"pubsub" => Some(Self::Subscriber),
+            b"master" | b"replica" | b"slave" => Some(Self::Server),
+            _ => None,
+        }
+    }
+}
+
+impl ClientFacts {
+    /// Whether the connection is for messages, as others see it.
+    pub(crate) fn client_type(&self) -> ClientType {
+        if self.channels + self.patterns > 0 { ClientType::Subscriber } else { ClientType::Normal }
+    }
+
+    /// Whom it has proven to be, in the words of CLIENT.
+    pub(crate) fn user(&self) -> &str {
+        self.identity.as_deref().unwrap_or("default")
+    }
 }
 
 /// Removes a connection from the list on drop.
@@ -159,13 +198,18 @@ impl ListedClient {
 
     /// Its line in CLIENT LIST.
     pub(crate) fn line(&self, version: i64) -> String {
-        let ClientFacts { name, library, library_version, identity, database, last_command } = self.told();
+        let told = self.told();
+        let user = told.user();
+        let flags = match told.client_type() {
+            ClientType::Subscriber => "P",
+            ClientType::Normal | ClientType::Server => "N",
+        };
+        let ClientFacts { name, library, library_version, database, last_command, channels, patterns, .. } = &told;
         let Self { id, address, .. } = self;
         let age = self.since.elapsed().as_secs();
-        let user = identity.as_deref().unwrap_or("default");
         format!(
-            "id={id} addr={address} laddr= fd=0 name={name} age={age} idle=0 flags=N db={database} sub=0 psub=0 ssub=0 multi=-1 \
-             cmd={last_command} user={user} redir=-1 resp={version} lib-name={library} lib-ver={library_version}\n"
+            "id={id} addr={address} laddr= fd=0 name={name} age={age} idle=0 flags={flags} db={database} sub={channels} psub={patterns} \
+             ssub=0 multi=-1 cmd={last_command} user={user} redir=-1 resp={version} lib-name={library} lib-ver={library_version}\n"
         )
     }
 

@@ -48,6 +48,17 @@ impl<S: RedisStore> RedisSession<S> {
         }
     }
 
+    /// Tells others what the connection has subscribed to.
+    fn note_topics(&self) {
+        let topics = self.subscriptions.iter().flat_map(|subscriptions| &subscriptions.topics);
+        let patterns = topics.filter(|topic| topic.is_pattern).count();
+        let channels = self.topics_count() - patterns;
+        self.client().tell(|told| {
+            told.channels = channels;
+            told.patterns = patterns;
+        });
+    }
+
     fn topics_count(&self) -> usize {
         self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.topics.len())
     }
@@ -122,6 +133,7 @@ impl<S: RedisStore> RedisSession<S> {
         let before = subscriptions.topics.len();
         subscriptions.topics.extend(new.iter().cloned());
         let outbox = subscriptions.outbox.clone();
+        self.note_topics();
         let deadline = self.caller().deadline;
         let added: Vec<_> = new.iter().cloned().collect();
         let subscribed = self.node.signals.subscribe(&added, &outbox, deadline).await;
@@ -130,6 +142,7 @@ impl<S: RedisStore> RedisSession<S> {
             if let Some(subscriptions) = &mut self.subscriptions {
                 subscriptions.topics.retain(|topic| !new.contains(topic));
             }
+            self.note_topics();
             let reply = failure_reply(failure)?;
             self.write(&reply, out);
             return Ok(());
@@ -186,6 +199,7 @@ impl<S: RedisStore> RedisSession<S> {
         if self.topics_count() == 0 {
             self.subscriptions = None;
         }
+        self.note_topics();
     }
 
     /// PUBLISH outside of a transaction.
@@ -273,6 +287,7 @@ impl<S: RedisStore> RedisSession<S> {
             let topics: Vec<_> = subscriptions.topics.into_iter().collect();
             self.node.signals.drop_subscriptions(&topics, self.client().id);
         }
+        self.note_topics();
     }
 }
 

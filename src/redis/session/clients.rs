@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{RedisSession, hello::client_name};
 use crate::{
     RedisReply, RedisStore,
-    clients::ListedClient,
+    clients::{ClientType, ListedClient},
     commands::{Arguments, CommandResult, wrong_number},
     number::parse_integer,
     view::Stop,
@@ -72,7 +72,10 @@ impl<S: RedisStore> RedisSession<S> {
         let mut shown = self.visible();
         match filters {
             [] => {}
-            [kind, _] if kind.eq_ignore_ascii_case(b"TYPE") => {}
+            [kind, name] if kind.eq_ignore_ascii_case(b"TYPE") => {
+                let asked = client_type(name)?;
+                shown.retain(|client| client.told().client_type() == asked);
+            }
             [id, ids @ ..] if id.eq_ignore_ascii_case(b"ID") && !ids.is_empty() => {
                 let ids: Vec<_> = ids.iter().filter_map(|id| u64::try_from(parse_integer(id)?).ok()).collect();
                 shown.retain(|client| ids.contains(&client.id));
@@ -92,29 +95,9 @@ impl<S: RedisStore> RedisSession<S> {
             return if killed > 0 { Ok(RedisReply::ok()) } else { Err(Stop::refused("ERR No such client")) };
         }
 
-        let mut id = None;
-        let mut address = None;
-        let mut skips_own = true;
-        for filter in filters.chunks(2) {
-            let &[name, value] = filter else { return Err(Stop::refused("ERR syntax error")) };
-            match name.to_ascii_uppercase().as_slice() {
-                b"ID" => {
-                    let read = parse_integer(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
-                    id = Some(read.ok_or_else(|| Stop::refused("ERR client-id should be greater than 0"))?);
-                }
-                b"ADDR" => address = Some(value),
-                b"SKIPME" => skips_own = !value.eq_ignore_ascii_case(b"no"),
-                _ => return Err(Stop::refused("ERR syntax error")),
-            }
-        }
-
+        let filters = KillFilters::read(filters)?;
         let own = self.client().id;
-        let killed = self.kill_where(|client| {
-            let is_chosen = id.is_none_or(|id| client.id == id);
-            let is_there = address.is_none_or(|address| client.address.to_string().as_bytes() == address);
-            is_chosen && is_there && !(skips_own && client.id == own)
-        });
-        Ok(RedisReply::count(killed))
+        Ok(RedisReply::count(self.kill_where(|client| filters.choose(client, own))))
     }
 
     /// Ends connections, and returns their number.
@@ -123,6 +106,57 @@ impl<S: RedisStore> RedisSession<S> {
         chosen.iter().for_each(|client| client.kill.cancel());
         chosen.len()
     }
+}
+
+/// Which connections CLIENT KILL ends: those for which all filters hold.
+struct KillFilters<'a> {
+    id: Option<u64>,
+    address: Option<&'a [u8]>,
+    client_type: Option<ClientType>,
+    user: Option<&'a [u8]>,
+    skips_own: bool,
+}
+
+impl<'a> KillFilters<'a> {
+    /// Reads pairs of a name and a value.
+    fn read(filters: &[&'a [u8]]) -> Result<Self, Stop> {
+        let mut read = Self { id: None, address: None, client_type: None, user: None, skips_own: true };
+        for filter in filters.chunks(2) {
+            let &[name, value] = filter else { return Err(Stop::refused("ERR syntax error")) };
+            match name.to_ascii_uppercase().as_slice() {
+                b"ID" => {
+                    let id = parse_integer(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+                    read.id = Some(id.ok_or_else(|| Stop::refused("ERR client-id should be greater than 0"))?);
+                }
+                b"ADDR" => read.address = Some(value),
+                b"TYPE" => read.client_type = Some(client_type(value)?),
+                b"USER" => read.user = Some(value),
+                b"SKIPME" if value.eq_ignore_ascii_case(b"yes") => read.skips_own = true,
+                b"SKIPME" if value.eq_ignore_ascii_case(b"no") => read.skips_own = false,
+                b"LADDR" => return Err(Stop::refused("ERR LADDR is not served: name connections by ADDR or ID")),
+                _ => return Err(Stop::refused("ERR syntax error")),
+            }
+        }
+        Ok(read)
+    }
+
+    /// Whether a connection is to end. `own` is the id of the one that asks.
+    fn choose(&self, client: &ListedClient, own: u64) -> bool {
+        let told = client.told();
+        let is_chosen = self.id.is_none_or(|id| client.id == id);
+        let is_there = self.address.is_none_or(|address| client.address.to_string().as_bytes() == address);
+        let is_of_type = self.client_type.is_none_or(|asked| told.client_type() == asked);
+        let is_of_user = self.user.is_none_or(|user| told.user().as_bytes() == user);
+        is_chosen && is_there && is_of_type && is_of_user && !(self.skips_own && client.id == own)
+    }
+}
+
+/// Reads the name of a type of connections.
+fn client_type(name: &[u8]) -> Result<ClientType, Stop> {
+    ClientType::from_name(name).ok_or_else(|| {
+        let shown = String::from_utf8_lossy(&name[..name.len().min(128)]);
+        Stop::Refused(format!("ERR Unknown client type '{shown}'"))
+    })
 }
 
 /// The error for a subcommand that there is not.

@@ -342,6 +342,50 @@ async fn a_message_reaches_the_subscribers_of_all_nodes_in_order() {
     nodes.until_count("redis/pattern/", 0).await;
 }
 
+/// A portalocker lock is a subscription: another client finds its connection by its name among the subscribers, and may end it.
+#[tokio::test(start_paused = true)]
+async fn subscribers_are_listed_and_ended_by_their_type() {
+    let nodes = SeveralNodes::new(1);
+    let mut asks = nodes.client(0);
+    let mut holder = nodes.client(0);
+    let names = |list: String| {
+        let words = list.split([' ', '|']).filter_map(|word| word.strip_prefix("name="));
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    asks.call("client setname asks").await;
+    holder.call("client setname holder").await;
+    assert_eq!(names(asks.call("client list type pubsub").await), [""; 0]);
+
+    holder.call("subscribe a b").await;
+    holder.call("psubscribe c*").await;
+    let listed = asks.call("client list type pubsub").await;
+    assert!(listed.contains(" flags=P ") && listed.contains(" sub=2 psub=1 "), "{listed}");
+    assert_eq!(names(listed), ["holder"]);
+    assert_eq!(names(asks.call("client list type NORMAL").await), ["asks"]);
+    for kind in ["master", "replica", "slave"] {
+        assert_eq!(asks.call(&format!("client list type {kind}")).await, "$0||");
+    }
+    let unknown = "-ERR Unknown client type 'nonsense'|";
+    asks.expect(&[
+        ("client list type nonsense", unknown),
+        ("client kill type nonsense", unknown),
+        ("client kill type master", ":0|"),
+        ("client kill type normal", ":0|"),
+        ("client kill user nobody", ":0|"),
+        ("client kill type pubsub user default skipme what", "-ERR syntax error|"),
+        ("client kill laddr 127.0.0.1:6379", "-ERR LADDR is not served: name connections by ADDR or ID|"),
+    ])
+    .await;
+    assert!(!holder.session.client().kill.is_cancelled());
+
+    holder.call("unsubscribe").await;
+    holder.call("punsubscribe").await;
+    assert_eq!(names(asks.call("client list type pubsub").await), [""; 0]);
+    holder.call("subscribe a").await;
+    asks.expect(&[("client kill type pubsub user default", ":1|")]).await;
+    assert!(holder.session.client().kill.is_cancelled() && !asks.session.client().kill.is_cancelled());
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_that_subscribe_at_once_never_both_believe_to_be_alone() {
     let nodes = SeveralNodes::new(2);
