@@ -240,7 +240,7 @@ pub struct RedisChange {
 /// A node, as clients of this protocol reach it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeAddress {
-    /// A name or an address.
+    /// A name or an address. An IPv6 address has no brackets here.
     pub host: String,
     /// The port of this protocol.
     pub port: u16,

@@ -217,8 +217,8 @@ impl RedisStore for RedisKeyspace {
         let leader = self.client.service().replica().look_at_leader(|id, _| id);
         let addresses = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
         let node = |(id, address): &(u64, String)| {
-            let (host, port) = address.rsplit_once(':')?;
-            Some(NodeAddress { host: host.to_owned(), port: port.parse().ok()?, leads: leader == Some(*id) })
+            let (host, port) = host_and_port(address)?;
+            Some(NodeAddress { host: host.to_owned(), port, leads: leader == Some(*id) })
         };
         addresses.iter().filter_map(node).collect()
     }
@@ -616,4 +616,30 @@ fn failed(error: &Error) -> RedisStoreError {
         FailureClass::Unknown => RedisStoreError::Unknown,
     };
     kind(error.message.to_string())
+}
+
+/// The parts of an address. The brackets of an IPv6 address are part of neither: clients that are given a host and a port connect to the
+/// host as it is.
+fn host_and_port(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    Some((bare, port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_an_address_is_one_that_clients_connect_to() {
+        for (address, parts) in [
+            ("[2001:db8::1]:6379", Some(("2001:db8::1", 6379))),
+            ("192.0.2.1:6380", Some(("192.0.2.1", 6380))),
+            ("a.example:6379", Some(("a.example", 6379))),
+            ("a.example", None),
+            ("a.example:redis", None),
+        ] {
+            assert_eq!(host_and_port(address), parts, "{address}");
+        }
+    }
 }
