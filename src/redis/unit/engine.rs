@@ -191,8 +191,8 @@ impl<S: RedisStore> Engine<S> {
         ran.unwrap_or_else(|_| RedisStoreError::Unknown("no answer in time".to_owned()).into())
     }
 
-    /// Runs a script over the entry that its transaction has found, at that moment. It must do nothing and need nothing else: what it writes
-    /// is not committed.
+    /// Runs a script over the entry that its transaction has found, at that moment. It must write nothing and need nothing else: nothing is
+    /// committed.
     pub(crate) async fn run_over(&self, caller: &RedisCaller, unit: &CommandUnit, found: ComparedEntry) -> UnitOutcome {
         let ComparedEntry { key, entry, now_ms } = found;
         let entries = BTreeMap::from([(key, Some(Arc::new(entry)))]);
