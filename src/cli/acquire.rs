@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{
     ClusterArguments, Exit, Failure,
     job::JobSignals,
-    output::{Format, Output, print, print_document},
+    output::{Format, Output, deliver, deliver_document},
     session,
     wanted::WantedLocks,
 };
@@ -67,7 +67,7 @@ impl LockAcquisition {
             Err(error) => return Err(error.into()),
         };
 
-        match self.print(&session, token) {
+        match self.deliver(&session, token) {
             Ok(()) => Ok(Exit::Success),
             Err(error) => {
                 session.release(token).await.map_err(Failure::for_holder)?;
@@ -83,10 +83,10 @@ impl LockAcquisition {
         names
     }
 
-    fn print(&self, session: &AttachedSession, token: Token) -> std::io::Result<()> {
+    fn deliver(&self, session: &AttachedSession, token: Token) -> std::io::Result<()> {
         match self.output.output {
-            Format::Text => print(&format!("{}\n", token.0)),
-            Format::Json => print_document(&AcquireReport {
+            Format::Text => deliver(&format!("{}\n", token.0)),
+            Format::Json => deliver_document(&AcquireReport {
                 token: token.0,
                 names: self.sorted_names(),
                 session_id: session.id().to_string(),

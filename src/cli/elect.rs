@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{
     ClusterArguments, Exit, Failure, complain,
     lock::RunLocked,
-    output::{Format, Output, print, print_line},
+    output::{Format, Output, deliver, deliver_line},
     show,
     signals::Signals,
     wanted::{WaitOptions, WantedLocks},
@@ -89,7 +89,7 @@ impl Elect {
             match next {
                 Ok(leader) => {
                     began = true;
-                    self.show(leader)?;
+                    self.show(leader).map_err(Failure::for_stream)?;
                 }
                 // After a first answer, the cluster is expected to come back. Without one, the endpoints are probably
                 // wrong.
@@ -103,8 +103,8 @@ impl Elect {
         #[expect(clippy::disallowed_methods, reason = "shown to people; nothing is decided by it")]
         let now = Timestamp::now();
         match self.output.output {
-            Format::Text => print(&format!("{}  {}\n", show::time(now), text(leader.as_ref()))),
-            Format::Json => print_line(&ElectionReport {
+            Format::Text => deliver(&format!("{}  {}\n", show::time(now), text(leader.as_ref()))),
+            Format::Json => deliver_line(&ElectionReport {
                 name: &self.name,
                 seen_unix_ms: now.as_millisecond(),
                 leader: leader.map(LeaderReport::from),

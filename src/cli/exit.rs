@@ -166,6 +166,14 @@ impl Failure {
         Self::new(Exit::for_path(error), format_args!("cannot write {}: {error}: choose another path", path.display()))
     }
 
+    /// For a stream of output, such as a list in pages or a watch, which cannot be written. If its reader has closed it, as in
+    /// `lockkeeper list | head -1`, the command has done what was wanted.
+    ///
+    /// Only a stream may end so: the exit code of another command tells what it found or did, whether that is read or not.
+    pub(crate) fn for_stream(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::new(Exit::Success, "") } else { error.into() }
+    }
+
     /// For a command that uses a grant: a grant that is not held was lost.
     pub(crate) fn for_holder(error: client::Error) -> Self {
         let not_held = matches!(&error, client::Error::Refused(refused) if refused.reason == client::Refusal::NotHeld);
@@ -214,12 +222,7 @@ impl From<client::Error> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        // The reader of our output has closed it, as in `lockkeeper list | head -1`.
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            Self::new(Exit::Success, "")
-        } else {
-            Self::new(Exit::Error, error)
-        }
+        Self::new(Exit::Error, error)
     }
 }
 
@@ -242,8 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_error() {
-        let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+    fn a_closed_pipe_is_no_error_of_a_stream_and_no_success_of_anything_else() {
+        let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let failure = Failure::for_stream(closed());
         assert_eq!((failure.exit, failure.message.as_str()), (Exit::Success, ""));
+        assert_eq!(Failure::from(closed()).exit, Exit::Error);
+        assert_eq!(Failure::for_stream(io::ErrorKind::StorageFull.into()).exit, Exit::Error);
     }
 }

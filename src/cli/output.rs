@@ -1,11 +1,17 @@
 //! Output on stdout: text, tables, or JSON.
+//!
+//! A reader may close stdout early, as `head` does. The output of most commands is printed (`print`): that nobody reads it changes neither
+//! what the command does nor its exit code. What somebody must have, and streams, which end with their reader, are delivered (`deliver`).
 
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::table::{TableLayout, TextColumn, TextTable};
+use super::{
+    Failure,
+    table::{TableLayout, TextColumn, TextTable},
+};
 
 /// The output format of a command.
 #[derive(Args, Debug)]
@@ -69,21 +75,39 @@ impl TableOutput {
     }
 }
 
-/// Writes and flushes at once, for readers of a pipe. Unlike `println!`, it returns an error when stdout is closed.
+/// Writes and flushes at once, for readers of a pipe. A stdout that its reader has closed is no error: what the command found is in its exit
+/// code, and what it has still to do is done.
 pub(super) fn print(text: &str) -> io::Result<()> {
+    match deliver(text) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        delivered => delivered,
+    }
+}
+
+/// One document, on several lines, as [`print`] does.
+pub(super) fn print_document(document: &impl Serialize) -> io::Result<()> {
+    print(&on_several_lines(document)?)
+}
+
+/// Writes and flushes as [`print`], and fails also if the reader has closed stdout. For a stream, see [`Failure::for_stream`].
+pub(super) fn deliver(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }
 
-/// One document, on several lines.
-pub(super) fn print_document(document: &impl Serialize) -> io::Result<()> {
-    print(&format!("{}\n", serde_json::to_string_pretty(document)?))
+/// One document, on several lines, as [`deliver`] does.
+pub(super) fn deliver_document(document: &impl Serialize) -> io::Result<()> {
+    deliver(&on_several_lines(document)?)
 }
 
-/// One document, on one line: for streams of documents.
-pub(super) fn print_line(document: &impl Serialize) -> io::Result<()> {
-    print(&format!("{}\n", serde_json::to_string(document)?))
+/// One document, on one line, as [`deliver`] does: for streams of documents.
+pub(super) fn deliver_line(document: &impl Serialize) -> io::Result<()> {
+    deliver(&format!("{}\n", serde_json::to_string(document)?))
+}
+
+fn on_several_lines(document: &impl Serialize) -> io::Result<String> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(document)?))
 }
 
 /// An array that is written in parts, as they arrive.
@@ -100,11 +124,11 @@ impl Array {
             text.push_str(&serde_json::to_string(document)?);
             self.begun = true;
         }
-        print(&text)
+        deliver(&text)
     }
 
     fn end(self) -> io::Result<()> {
-        print(if self.begun { "\n]\n" } else { "[]\n" })
+        deliver(if self.begun { "\n]\n" } else { "[]\n" })
     }
 }
 
@@ -122,27 +146,28 @@ impl Pages {
         Self { printed, table: TextTable::new(layout, columns), array: Array::default() }
     }
 
-    /// Writes one page: each entry as a row, as its name, or as a document.
+    /// Writes one page: each entry as a row, as its name, or as a document. Further pages are not asked for without a reader.
     pub(super) fn write<E: Serialize>(
         &mut self,
         entries: &[E],
         row: impl Fn(&E) -> Vec<String>,
         name: impl Fn(&E) -> String,
-    ) -> io::Result<()> {
-        match self.printed {
+    ) -> Result<(), Failure> {
+        let written = match self.printed {
             Printed::Table(_) => {
                 entries.iter().for_each(|entry| self.table.row(row(entry)));
-                print(&self.table.take())
+                deliver(&self.table.take())
             }
-            Printed::Names => print(&entries.iter().map(|entry| name(entry) + "\n").collect::<String>()),
+            Printed::Names => deliver(&entries.iter().map(|entry| name(entry) + "\n").collect::<String>()),
             Printed::Json => self.array.push(entries),
-        }
+        };
+        written.map_err(Failure::for_stream)
     }
 
-    pub(super) fn end(self) -> io::Result<()> {
+    pub(super) fn end(self) -> Result<(), Failure> {
         match self.printed {
             Printed::Table(_) | Printed::Names => Ok(()),
-            Printed::Json => self.array.end(),
+            Printed::Json => self.array.end().map_err(Failure::for_stream),
         }
     }
 }

@@ -20,7 +20,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{ClusterArguments, Exit, Failure, output::print, show, terminal};
+use super::{
+    ClusterArguments, Exit, Failure,
+    output::{deliver, print},
+    show, terminal,
+};
 use crate::{
     client::Client,
     proto::v1::{Member, Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
@@ -331,7 +335,7 @@ fn stopped(why: &str) -> Failure {
 
 /// A line of progress.
 fn say(text: &str) -> Result<(), String> {
-    print(&format!("{text}\n")).map_err(|error| format!("stdout is closed: {error}"))
+    deliver(&format!("{text}\n")).map_err(|error| format!("stdout is closed: {error}"))
 }
 
 /// Refuses names in braces that are no placeholders: a typo would reach the shell. `${name}` is the shell's.

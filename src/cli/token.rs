@@ -5,7 +5,7 @@ use std::{fs::OpenOptions, io::Write as _, os::unix::fs::OpenOptionsExt as _, pa
 use clap::{Args, Subcommand};
 use rand::TryRngCore as _;
 
-use super::{Exit, Failure, complain, output::print};
+use super::{Exit, Failure, complain, output::deliver};
 use lockkeeper_policy::BearerToken as Secret;
 use lockkeeper_types::Identity;
 
@@ -51,7 +51,7 @@ impl TokenTool {
                 .map_err(|error| Failure::new(Exit::Usage, format_args!("cannot write {}: {error}", file.display())))?,
         }
 
-        print(&format!("{}\n", token.reveal()))?;
+        deliver(&format!("{}\n", token.reveal()))?;
         Ok(Exit::Success)
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{
     ClusterArguments, Exit, Failure, complain,
-    output::{Format, Output, print, print_line},
+    output::{Format, Output, deliver, deliver_line},
     show,
 };
 use crate::client::{Change, ChangeKind, Error, LockInfo, WatchMessage};
@@ -38,7 +38,7 @@ impl LockWatch {
             match next {
                 Ok(message) => {
                     began = true;
-                    self.show(message)?;
+                    self.show(message).map_err(Failure::for_stream)?;
                 }
                 // After a first answer, the cluster is expected to come back. Without one, the endpoints are probably
                 // wrong.
@@ -63,8 +63,8 @@ impl LockWatch {
         };
 
         documents.iter().try_for_each(|document| match self.output.output {
-            Format::Text => print(&document.text()),
-            Format::Json => print_line(document),
+            Format::Text => deliver(&document.text()),
+            Format::Json => deliver_line(document),
         })
     }
 }

@@ -34,6 +34,21 @@ fn a_violation_is_printed_with_the_lines_that_prove_it() {
     assert_eq!(printed, fs::read_to_string(golden).expect("the golden file"));
 }
 
+/// As in `lockkeeper chaos check HISTORY | head -3`: by then the reader may be gone.
+#[test]
+fn the_verdict_is_in_the_exit_code_also_if_nobody_reads_it() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checker/histories");
+    for format in ["text", "json"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+        command.args(["chaos", "check", "good_calm.jsonl", "passed_on_early.jsonl", "-o", format]);
+        let output = command.current_dir(&folder).stdout(writer).output().expect("it runs");
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*complaint), (Some(30), ""), "{format}");
+    }
+}
+
 #[test]
 fn json_output_has_a_document_for_each_history() {
     let (code, printed, _) = run(&["good_calm.jsonl", "tables_differ.jsonl", "-o", "json"]);

@@ -73,6 +73,38 @@ async fn get_list_sessions_and_verify_show_the_state() {
     assert_ne!(text(&run(&cluster, &["check", "seat/A5", &token_text]).await).0, 0, "it was taken back");
 }
 
+/// Runs a command whose stdout nobody reads any more. Returns its exit code, and its stderr.
+async fn unread(cluster: &LocalCluster, arguments: &[&str]) -> (i32, String) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = lockkeeper(arguments);
+    command.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(",")).stdout(writer);
+    let (code, _, err) = text(&output(&mut command).await);
+    (code, err)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_stdout_changes_no_exit_code_that_is_an_answer() {
+    let cluster = cluster().await;
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let held = session.acquire("seat/A5").await.expect("free");
+    let token = held.token().0.to_string();
+    for format in ["text", "json"] {
+        assert_eq!(unread(&cluster, &["check", "seat/A5", "999999", "-o", format]).await, (10, String::new()));
+        assert_eq!(unread(&cluster, &["check", "seat/A5", &token, "-o", format]).await, (0, String::new()));
+    }
+    // A list is read as far as its reader likes.
+    assert_eq!(unread(&cluster, &["list"]).await, (0, String::new()));
+    // A grant or a session that nobody knows of would be held by nobody.
+    let (code, err) = unread(&cluster, &["session", "open"]).await;
+    assert!(code == 1 && err.contains("the session was closed"), "{code}: {err}");
+    // What is printed on the way does not end a command before it has done its work.
+    let (code, err) = unread(&cluster, &["force-release", "seat/A5", "--reason", "test", "--now"]).await;
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(client.get("seat/A5").await.expect("it serves").lock.holder_count, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_waiter_gets_an_error_and_does_not_queue_again() {
     let cluster = cluster().await;

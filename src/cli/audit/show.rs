@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{
     super::{
         Exit, Failure,
-        output::{Format, Output, print, print_line},
+        output::{Format, Output, deliver, deliver_line},
         show,
     },
     files,
@@ -41,13 +41,13 @@ impl Show {
         let checked = verify(&files(&self.files)?, None, |line| {
             if written.is_ok() && select(&wanted, line) {
                 written = match self.output.output {
-                    Format::Text => print(&sentence(line)),
-                    Format::Json => print_line(line),
+                    Format::Text => deliver(&sentence(line)),
+                    Format::Json => deliver_line(line),
                 };
             }
         });
 
-        written?;
+        written.map_err(Failure::for_stream)?;
         checked?;
         Ok(Exit::Success)
     }

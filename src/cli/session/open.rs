@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::super::{
     ClusterArguments, Exit, Failure,
-    output::{Format, Output, print, print_document},
+    output::{Format, Output, deliver, deliver_document},
     views,
 };
 use crate::client::SessionOptions;
@@ -32,14 +32,15 @@ impl SessionOpen {
         let options = SessionOptions { ttl: self.ttl, label };
         let (session, renewal) = self.cluster.client()?.open_detached(options).await?;
 
-        let printed = match self.output.output {
-            Format::Text => print(&format!("{}\n", session.id())),
-            Format::Json => print_document(&views::RenewalJson::new(&session, renewal)),
+        let delivered = match self.output.output {
+            Format::Text => deliver(&format!("{}\n", session.id())),
+            Format::Json => deliver_document(&views::RenewalJson::new(&session, renewal)),
         };
-        if let Err(error) = printed {
+        if let Err(error) = delivered {
             // The id was not printed, so nobody can use the session. Best effort: it expires in any case.
             let _ = session.close().await;
-            return Err(error.into());
+            let message = format_args!("the id could not be printed, so the session was closed: {error}");
+            return Err(Failure::new(Exit::Error, message));
         }
         Ok(Exit::Success)
     }
