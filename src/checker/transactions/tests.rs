@@ -396,6 +396,14 @@ fn a_watch_reports_each_change_once_and_in_order() {
     convicts_watch("watch \"w1\" reported \"d\"", &story(&[first, second, (22, "eve", outside.2)]));
     let deleted = (22, "eve", "fact watched {watch:w1,revision:7,changes:[{key:a}]}");
     convicts_watch("watch \"w1\" reported that \"a\" was deleted", &story(&[first, second, deleted]));
+    let put_as_deleted = (20, "eve", "fact watched {watch:w1,revision:5,changes:[{key:a}]}");
+    convicts_watch("dirty update: watch \"w1\" reported that \"a\" was deleted", &story(&[put_as_deleted, second]));
+    // What another watch saw is as good as an answer.
+    let other = (0, "fay", "fact watching {watch:w2,range:{},after:0}");
+    let unanswered = (1, "ann", "invoke {then:[{put:{key:a,value:x1}}]}");
+    let seen = (21, "fay", "fact watched {watch:w2,revision:5,changes:[{key:a,now:{value:x1}}]}");
+    let told = after(&[&[WATCHING, other, unanswered]], &[put_as_deleted, seen]);
+    convicts_watch("dirty update: watch \"w1\" reported that \"a\" was deleted", &told);
 }
 
 #[test]

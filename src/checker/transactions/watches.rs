@@ -30,6 +30,7 @@ enum WatchAnomaly<'r> {
     Reordered { watch: &'r str, revision: u64, after: u64, lines: [usize; 2] },
     Outside { watch: &'r str, key: &'r str, lines: [usize; 2] },
     NotDeleted { watch: &'r str, key: &'r str, revision: u64, lines: [usize; 2] },
+    PutAsDelete { watch: &'r str, key: &'r str, revision: u64, lines: [usize; 2] },
 }
 
 impl fmt::Display for WatchAnomaly<'_> {
@@ -69,6 +70,12 @@ impl fmt::Display for WatchAnomaly<'_> {
                     "watch {watch:?} reported that {key:?} was deleted at revision {revision}, and nothing did that"
                 )
             }
+            Self::PutAsDelete { watch, key, revision, .. } => {
+                write!(
+                    f,
+                    "dirty update: watch {watch:?} reported that {key:?} was deleted at revision {revision}, which wrote it"
+                )
+            }
         }
     }
 }
@@ -79,9 +86,20 @@ impl Evidence for WatchAnomaly<'_> {
             Self::Gap { change, until, .. } => vec![change.line, until.1],
             Self::Late { change, begun, .. } => vec![change.line, *begun],
             Self::Repeated { lines, .. } | Self::Reordered { lines, .. } => lines.to_vec(),
-            Self::Outside { lines, .. } | Self::NotDeleted { lines, .. } => lines.to_vec(),
+            Self::Outside { lines, .. } | Self::NotDeleted { lines, .. } | Self::PutAsDelete { lines, .. } => {
+                lines.to_vec()
+            }
         }
     }
+}
+
+/// A change that a watch reported.
+#[derive(Clone, Copy)]
+struct ReportedChange {
+    line: usize,
+    told_ns: u64,
+    /// Whether the register was reported as deleted or ended.
+    is_end: bool,
 }
 
 /// A watch, as far as the history was read.
@@ -93,8 +111,8 @@ struct WatchState<'r> {
     reached: (u64, usize),
     /// The revision up to which all is reported, and its line.
     complete: (u64, usize),
-    /// The line and the time of each change that it reported, by register and revision.
-    reported: HashMap<(&'r str, u64), (usize, u64)>,
+    /// The changes that it reported, by register and revision.
+    reported: HashMap<(&'r str, u64), ReportedChange>,
     is_open: bool,
 }
 
@@ -163,13 +181,14 @@ impl<'r> WatchState<'r> {
     ) {
         let line = told.line;
         let mut is_repeated = false;
-        for WatchedChange { key, .. } in changes {
+        for WatchedChange { key, now } in changes {
             if !self.range.contains(key) {
                 investigation.report(&WatchAnomaly::Outside { watch, key, lines: [self.begun, line] });
             }
-            if let Some((first, _)) = self.reported.insert((key, revision), (line, told.time_ns)) {
+            let reported = ReportedChange { line, told_ns: told.time_ns, is_end: now.is_none() };
+            if let Some(first) = self.reported.insert((key, revision), reported) {
                 is_repeated = true;
-                investigation.report(&WatchAnomaly::Repeated { watch, key, revision, lines: [first, line] });
+                investigation.report(&WatchAnomaly::Repeated { watch, key, revision, lines: [first.line, line] });
             }
         }
 
@@ -217,7 +236,8 @@ impl<'r> WatchState<'r> {
         }
     }
 
-    /// Finds registers that were reported as deleted, and that nothing can have ended. Returns those whose leases ended too early.
+    /// Finds registers that were reported as deleted, and that were written then, or that nothing can have ended. Returns those whose leases
+    /// ended too early.
     fn find_false_ends(
         &self,
         watch: &'r str,
@@ -225,14 +245,21 @@ impl<'r> WatchState<'r> {
         (timelines, ends): (&'r Timelines<'r>, &RegisterEnds<'_>),
         investigation: &mut Investigation,
     ) -> Vec<EndedEarly> {
-        let reported = self.reported.iter().map(|((key, revision), told)| (*revision, *key, *told));
-        let mut reported: Vec<_> = reported.collect();
-        reported.sort_unstable();
+        let ends_reported = self.reported.iter().filter(|(_, reported)| reported.is_end);
+        let mut ends_reported: Vec<_> =
+            ends_reported.map(|((key, revision), reported)| (*revision, *key, *reported)).collect();
+        ends_reported.sort_unstable_by_key(|(revision, key, _)| (*revision, *key));
 
         let mut ended_early = Vec::new();
-        for (revision, key, (line, told_ns)) in reported {
+        for (revision, key, ReportedChange { line, told_ns, .. }) in ends_reported {
             let change = timelines.last_change(key, revision).filter(|change| change.revision == revision);
-            if change.is_none_or(|change| change.now.is_some() || change.by.is_some()) {
+            let Some(change) = change else { continue };
+            // The timeline has the put, from an answer or from what another one saw, and not the end.
+            if change.now.is_some() && change.is_certain {
+                let lines = [change.line, line];
+                investigation.report(&WatchAnomaly::PutAsDelete { watch, key, revision, lines });
+            }
+            if change.now.is_some() || change.by.is_some() {
                 continue;
             }
 
