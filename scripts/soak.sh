@@ -5,7 +5,7 @@
 #
 #   scripts/soak.sh [HOURS [DIR]]      default: 8 hours in ./soak
 #
-# Half of the runs have programs of other protocols beside the clients: etcd's transactions, locks and watches, if there is a python3, and
+# Half of the runs have programs of other protocols beside the clients: etcd's locks and transactions, if there is a python3, and
 # lock clients of DynamoDB, if SOAK_PYTHON names a Python that has the packages of tests/dynamodb/requirements.txt, or SOAK_NODE_MODULES
 # a directory with those of tests/dynamodb/package.json. Such runs have no restores.
 #

@@ -382,12 +382,15 @@ impl Stage {
     }
 
     fn judge(self, ended: turmoil::Result) -> std::io::Result<Outcome> {
+        let liveness_bound_ms = u64::try_from(LIVENESS_BOUND.as_millis()).expect("a few seconds");
         let meta = Meta {
             seed: Some(self.plan.seed),
             stamp_ns: STAMP_NS,
             expiry_bound_ms: Some(EXPIRY_BOUND_MS),
             handover_bound_ms: Some(HANDOVER_BOUND_MS),
-            liveness_bound_ms: Some(u64::try_from(LIVENESS_BOUND.as_millis()).expect("a few seconds")),
+            liveness_bound_ms: Some(liveness_bound_ms),
+            // A node that was cut off has what it lacks when the cluster must serve again.
+            watch_bound_ms: Some(liveness_bound_ms),
             // A leader that computes for longer is deposed.
             turn_bound_us: Some(self.plan.raft.election_timeout_ms_min * 1_000),
             apply_bound_us: Some(self.plan.unit_ns * UNITS_MAX / 1_000),

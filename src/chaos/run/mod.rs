@@ -627,6 +627,8 @@ fn meta(seed: u64) -> Meta {
         handover_bound_ms: Some(HANDOVER_BOUND_MS),
         liveness_bound_ms: Some(LIVENESS_BOUND_MS),
         renewal_bound_ms: Some(RENEWAL_BOUND_MS),
+        // Programs of the user's own may watch. What a node lacks after a fault it has by the time at which all nodes must be ready.
+        watch_bound_ms: Some(LIVENESS_BOUND_MS),
         ..Meta::new()
     }
 }

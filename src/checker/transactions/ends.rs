@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{
     history::{Call, Ended, TxnPut},
-    run::{MS, Run},
+    run::Run,
 };
 
 /// What ends registers that have leases.
@@ -44,10 +44,5 @@ impl<'r> RegisterEnds<'r> {
         let Some(record) = self.run.session(session) else { return true };
         let is_closing = record.closing.is_some_and(|(closing_ns, _)| closing_ns <= by_ns);
         is_closing || record.trusted.is_none_or(|lease| lease.until_ns <= by_ns)
-    }
-
-    /// The moment until which no watch must have reported a change that was acknowledged now.
-    pub(super) fn report_bound_ns(&self) -> Option<u64> {
-        self.run.meta.watch_bound_ms.map(|bound_ms| bound_ms.saturating_mul(MS))
     }
 }

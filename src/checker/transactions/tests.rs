@@ -6,9 +6,16 @@ use crate::{Property, Verdict, check, history::History};
 ///
 /// An event is `invoke`, `ok`, `fail` or `info` of a transaction, or `fact NAME`, and a value. Keys and texts of a value have no quotes.
 fn violations(property: Property, events: &[(u64, &str, &str)]) -> Vec<String> {
-    let mut text =
-        r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1,"watch_bound_ms":1}}"#
-            .to_owned();
+    match verdict(property, r#"{"format":1,"watch_bound_ms":1}"#, events) {
+        Verdict::Holds => Vec::new(),
+        Verdict::Violated(violations) => violations.shown.into_iter().map(|violation| violation.says).collect(),
+        other @ (Verdict::Undecided(_) | Verdict::Vacuous) => panic!("{other:?}"),
+    }
+}
+
+/// The verdict on a property by a history with this meta and these lines, as [`violations`] reads them.
+fn verdict(property: Property, meta: &str, events: &[(u64, &str, &str)]) -> Verdict {
+    let mut text = format!(r#"{{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{meta}}}"#);
     for (time_ns, process, event) in events {
         let (words, value) = event.split_once(' ').unwrap_or((event, "{}"));
         let (kind, f, value) = match words {
@@ -30,12 +37,7 @@ fn violations(property: Property, events: &[(u64, &str, &str)]) -> Vec<String> {
 
     let history = History::read(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let findings = check(&history).unwrap();
-    let finding = findings.into_iter().find(|finding| finding.property == property).expect("it was checked");
-    match finding.verdict {
-        Verdict::Holds => Vec::new(),
-        Verdict::Violated(violations) => violations.shown.into_iter().map(|violation| violation.says).collect(),
-        other @ (Verdict::Undecided(_) | Verdict::Vacuous) => panic!("{other:?}"),
-    }
+    findings.into_iter().find(|finding| finding.property == property).expect("it was checked").verdict
 }
 
 /// Puts quotes around words that are not numbers or constants.
@@ -417,6 +419,25 @@ fn a_watch_goes_on_to_the_end_of_the_run() {
     assert_eq!(watched(&story(&[ended, (2_000_000, "nemesis", "fact end")])), Vec::<String>::new());
     let fault = [(30, "nemesis", "fact fault {name:cut}"), (1_900_000, "nemesis", "fact heal {}")];
     assert_eq!(watched(&story(&[fault[0], fault[1], (2_000_000, "nemesis", "fact end")])), Vec::<String>::new());
+
+    // Without a bound nobody knows whether it goes on: an hour of silence is no evidence that it holds.
+    let late = story(&[(3_600_000_000_000, "nemesis", "fact end")]);
+    let unbounded = |events: &[(u64, &str, &str)]| verdict(Property::Watches, r#"{"format":1}"#, events);
+    assert_eq!(unbounded(&late), Verdict::Undecided("the meta promises no watch_bound_ms".to_owned()));
+    assert_eq!(unbounded(&story(&[ended, (2_000_000, "nemesis", "fact end")])), Verdict::Holds);
+    let second = (21, "eve", "fact watched {watch:w1,revision:6,changes:[{key:a,now:{value:x2}}]}");
+    assert_eq!(unbounded(&story(&[second, (2_000_000, "nemesis", "fact end")])), Verdict::Holds);
+}
+
+#[test]
+fn a_watch_has_its_bound_for_what_came_before_it_and_keeps_it_until_it_ends() {
+    let began = (1_900_000, "eve", "fact watching {watch:w1,range:{from:a,to:c},after:0}");
+    let story = |more: &[(u64, &'static str, &'static str)]| after(&[&PUT_A, &[began]], more);
+    assert_eq!(watched(&story(&[(2_000_000, "nemesis", "fact end")])), Vec::<String>::new());
+    convicts_watch("gap: watch \"w1\" had not reported", &story(&[(2_900_001, "nemesis", "fact end")]));
+    // It was there for long enough, whatever ended it then.
+    let ended = (2_900_001, "eve", "fact watch_ended {watch:w1,why:closed}");
+    convicts_watch("gap: watch \"w1\" had not reported", &story(&[ended, (2_900_002, "nemesis", "fact end")]));
 }
 
 #[test]

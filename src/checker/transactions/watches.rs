@@ -2,7 +2,8 @@
 //!
 //! A watch reports each change in its range once, in the order of revisions. When it has reported a revision, it has reported all changes
 //! of earlier ones; when it has claimed progress, all up to that revision. A change that was acknowledged must be reported within the
-//! `watch_bound_ms` of the meta, if the run promises one, without time under faults.
+//! `watch_bound_ms` of the meta, without time under faults, by each watch that is there for so long. Without that promise, it cannot be told
+//! whether a watch that is open at the end of the run still goes on: one that lacks an acknowledged change leaves this undecided.
 //!
 //! What a watch reports must also have happened: a value that no transaction can have put is reported by [`super::timeline`].
 
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     history::{Fact, TxnRange, WatchedChange},
-    run::{Run, Told},
+    run::{MS, Mark, Run, Told},
     show::Ms,
     verdict::{Evidence, Finding, Investigation, Property},
 };
@@ -105,7 +106,7 @@ struct ReportedChange {
 /// A watch, as far as the history was read.
 struct WatchState<'r> {
     range: &'r TxnRange,
-    begun: usize,
+    begun: Mark,
     after: u64,
     /// The revision below which all is reported, and its line.
     reached: (u64, usize),
@@ -113,7 +114,8 @@ struct WatchState<'r> {
     complete: (u64, usize),
     /// The changes that it reported, by register and revision.
     reported: HashMap<(&'r str, u64), ReportedChange>,
-    is_open: bool,
+    /// The moment at which it was over, unless it is open.
+    ended_ns: Option<u64>,
 }
 
 /// Checks all watches. Returns also the registers whose leases ended too early, which are another property's violations.
@@ -130,7 +132,8 @@ pub(super) fn check<'r>(
     for told in &run.facts {
         if let Fact::Watching { watch, range, after } = told.fact {
             investigation.count("watches", 1);
-            if watches.insert(watch, WatchState::begin(range, *after, told.line)).is_some() {
+            let begun = (told.time_ns, told.line);
+            if watches.insert(watch, WatchState::begin(range, *after, begun)).is_some() {
                 investigation.undecided(format!("two watches have the name {watch:?}"));
             }
         } else if let Fact::Watched { watch, revision, changes } = told.fact {
@@ -151,7 +154,7 @@ pub(super) fn check<'r>(
         } else if let Fact::WatchEnded { watch, .. } = told.fact
             && let Some(state) = watches.get_mut(&**watch)
         {
-            state.is_open = false;
+            state.ended_ns.get_or_insert(told.time_ns);
         }
     }
 
@@ -165,10 +168,15 @@ pub(super) fn check<'r>(
 }
 
 impl<'r> WatchState<'r> {
-    fn begin(range: &'r TxnRange, after: u64, line: usize) -> Self {
-        let start = (after, line);
+    fn begin(range: &'r TxnRange, after: u64, begun: Mark) -> Self {
+        let start = (after, begun.1);
         let reported = HashMap::new();
-        Self { range, begun: line, after, reached: start, complete: start, reported, is_open: true }
+        Self { range, begun, after, reached: start, complete: start, reported, ended_ns: None }
+    }
+
+    /// The moment until which it had to report. None if the history breaks off before its end.
+    fn listened_ns(&self, run: &Run<'_>) -> Option<u64> {
+        self.ended_ns.or_else(|| run.end_line.map(|_| run.last_ns))
     }
 
     fn report(
@@ -183,7 +191,7 @@ impl<'r> WatchState<'r> {
         let mut is_repeated = false;
         for WatchedChange { key, now } in changes {
             if !self.range.contains(key) {
-                investigation.report(&WatchAnomaly::Outside { watch, key, lines: [self.begun, line] });
+                investigation.report(&WatchAnomaly::Outside { watch, key, lines: [self.begun.1, line] });
             }
             let reported = ReportedChange { line, told_ns: told.time_ns, is_end: now.is_none() };
             if let Some(first) = self.reported.insert((key, revision), reported) {
@@ -208,7 +216,8 @@ impl<'r> WatchState<'r> {
         (timelines, ends): (&'r Timelines<'r>, &RegisterEnds<'_>),
         investigation: &mut Investigation,
     ) {
-        let bound_ns = ends.report_bound_ns().filter(|_| self.is_open && run.end_line.is_some());
+        let bound_ns = run.meta.watch_bound_ms.map(|bound_ms| bound_ms.saturating_mul(MS));
+        let listened_ns = self.listened_ns(run);
         let from = self.range.from.as_deref().unwrap_or_default();
         let registers = timelines.registers.range(from..).take_while(|(key, _)| self.range.contains(key));
 
@@ -225,12 +234,24 @@ impl<'r> WatchState<'r> {
 
                 let passed = [self.complete, self.reached];
                 let is_passed = change.revision <= self.complete.0 || change.revision < self.reached.0;
-                let is_late = |bound_ns: &u64| run.calm.after(change.acked_ns(), *bound_ns) < run.last_ns;
                 if is_passed {
                     let until = passed.into_iter().max().unwrap_or(self.complete);
                     investigation.report(&WatchAnomaly::Gap { watch, key, change, until });
-                } else if let Some(bound_ns) = bound_ns.filter(is_late) {
-                    investigation.report(&WatchAnomaly::Late { watch, key, change, bound_ns, begun: self.begun });
+                    continue;
+                }
+
+                // A watch that begins later has what was acknowledged before to catch up with.
+                let since_ns = change.acked_ns().max(self.begun.0);
+                let Some(listened_ns) = listened_ns.filter(|listened_ns| since_ns < *listened_ns) else { continue };
+                match bound_ns {
+                    Some(bound_ns) if run.calm.after(since_ns, bound_ns) < listened_ns => {
+                        let begun = self.begun.1;
+                        investigation.report(&WatchAnomaly::Late { watch, key, change, bound_ns, begun });
+                    }
+                    None if self.ended_ns.is_none() => {
+                        investigation.undecided("the meta promises no watch_bound_ms");
+                    }
+                    Some(_) | None => {}
                 }
             }
         }
