@@ -1,5 +1,8 @@
 //! Grants, and the time for which each was certainly held.
 //!
+//! A grant is told by the answer of its acquire or, if that told none, of a retry: also after an attempt that failed, since the holder trusts
+//! what the retry says. (Whether a retry may still be granted after a final answer is for `exactly_once`.)
+//!
 //! A tenure certainly begins when its grant is answered, or when a *higher* token is answered for any lock, since
 //! tokens are given in the order of grants. It certainly lasts until the earliest of:
 //!
@@ -83,23 +86,23 @@ impl<'a> Grants<'a> {
     }
 }
 
-/// The grants, from the answer of the acquire or, if it was not answered, from that of a retry.
+/// The grants, from the answer of the acquire or, if that told none, from that of a retry.
 fn granted<'a>(run: &Run<'a>) -> Vec<Grant<'a>> {
-    let mut unanswered = HashMap::new();
+    let mut untold = HashMap::new();
     let mut grants = Vec::new();
 
     for (place, operation, acquire) in run.acquires() {
         if let Ended::Ok(Answer::Acquire { token, .. }) = operation.ended {
             grants.push(grant(place, operation, acquire, *token, (operation.ended_ns, operation.ended_line)));
-        } else if let (true, Some(request)) = (operation.is_unknown(), acquire.request) {
-            unanswered.insert((&*acquire.session, request), (place, operation, acquire));
+        } else if let Some(request) = acquire.request {
+            untold.insert((&*acquire.session, request), (place, operation, acquire));
         }
     }
 
     for operation in &run.operations {
         let Call::Retry { session, request } = operation.call else { continue };
         let Ended::Ok(Answer::Retry { token }) = operation.ended else { continue };
-        if let Some((place, first, acquire)) = unanswered.remove(&(&**session, *request)) {
+        if let Some((place, first, acquire)) = untold.remove(&(&**session, *request)) {
             grants.push(grant(place, first, acquire, *token, (operation.ended_ns, operation.ended_line)));
         }
     }

@@ -241,7 +241,8 @@ impl StepBuilder<'_> {
     fn sit(&mut self, place: usize) {
         let operation = &self.known.run.operations[place];
         let Call::Acquire(acquire) = operation.call else { return };
-        if matches!(operation.ended, Ended::Fail(_)) {
+        // After an attempt that failed, a retry may have told a grant.
+        if matches!(operation.ended, Ended::Fail(_)) && !self.known.granted.contains_key(&place) {
             return;
         }
         let at = operation.locks.iter().position(|name| name == self.lock).unwrap_or_default();

@@ -3,7 +3,8 @@
 //! For each lock, this computes the times at which a process *may* hold it, or may be ahead of others in its queue. Outside these times the
 //! lock is certainly free, and its waiter must be granted. A process may hold the lock
 //!
-//! * from the answer to its acquire, or from the start of an acquire with an unknown outcome,
+//! * from the answer to its acquire, or from the start of an acquire with an unknown outcome, or of one that failed and was granted by a
+//!   retry,
 //! * until a confirmed end (an acknowledged release, cancel or close, a forced release, or the cluster's report that it is over), or until
 //!   its process is dead and its TTL has passed without faults; and for its lock-delay, if it was lost.
 //!
@@ -64,11 +65,13 @@ pub(super) struct LockOccupancy {
 pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, LockOccupancy> {
     let leavings = Leavings::from_run(run);
     let seen = seen(run);
+    let retried = granted_by_retries(run);
     let mut locks: BTreeMap<&str, LockOccupancy> = BTreeMap::new();
 
     for (place, operation, acquire) in run.acquires() {
         let gone = leavings.gone(run, operation, acquire);
         let several = operation.locks.len() > 1;
+        let is_granted_later = acquire.request.is_some_and(|request| retried.contains(&(&*acquire.session, request)));
 
         for name in operation.locks {
             let lock = locks.entry(name).or_default();
@@ -81,6 +84,7 @@ pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, LockOccupancy> {
             match operation.ended {
                 Ended::Ok(_) if !several => lock.occupied.push((operation.ended_ns, gone)),
                 Ended::Ok(_) | Ended::Info | Ended::Open => lock.occupied.push((operation.invoked_ns, gone)),
+                Ended::Fail(_) if is_granted_later => lock.occupied.push((operation.invoked_ns, gone)),
                 Ended::Fail(_) if several => {
                     let gone = GrantEnd { ns: operation.ended_ns, line: operation.ended_line, left: EndKind::LetGo };
                     lock.occupied.push((operation.invoked_ns, gone));
@@ -99,6 +103,15 @@ pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, LockOccupancy> {
         lock.find_gaps(run.last_ns);
     }
     locks
+}
+
+/// The requests that a retry was told to be granted, by session and id.
+fn granted_by_retries<'r>(run: &'r Run<'_>) -> HashSet<(&'r str, u64)> {
+    let granted = run.operations.iter().filter_map(|retry| match (retry.call, retry.ended) {
+        (Call::Retry { session, request }, Ended::Ok(_)) => Some((&**session, *request)),
+        _ => None,
+    });
+    granted.collect()
 }
 
 /// The pairs of lock and session that a read showed as holding.
