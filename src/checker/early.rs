@@ -4,6 +4,9 @@
 //! plus the TTL, the cluster neither reports the session as over nor grants its locks to another, and the registers with its lease are
 //! there. With one machine and one monotonic clock this is exact, except for `stamp_ns` of the meta. (A session that the cluster no longer
 //! knows is a loss, which `durability` reports.)
+//!
+//! A close ends a session at any time, but the history has it: of the holder or of whoever else may close sessions. A session that is
+//! reported as closed although nobody had begun to close it has ended too early, too.
 
 use std::fmt;
 
@@ -17,18 +20,40 @@ use super::{
 };
 
 enum TooEarly<'r> {
-    Told { session: &'r str, told: Mark, lease: Acknowledged },
+    Told { session: &'r str, how: EndReported, told: Mark, lease: Acknowledged },
     PassedOn { lock: &'r str, from: &'r Grant<'r>, to: &'r Grant<'r> },
     Absent(&'r EndedEarly),
+}
+
+/// How the cluster says that a session has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum EndReported {
+    Expired,
+    Closed,
+}
+
+impl EndReported {
+    /// From the reason of a refusal.
+    fn from_reason(reason: &str) -> Option<Self> {
+        match reason {
+            "session_expired" => Some(Self::Expired),
+            "session_closed" => Some(Self::Closed),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for TooEarly<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told { session, told, lease } => {
+            Self::Told { session, how, told, lease } => {
                 let told = Ms(told.0);
                 let until = Ms(lease.until_ns);
-                write!(f, "session {session:?} was reported as expired at {told}, but its lease lasts until {until}")
+                let how = match how {
+                    EndReported::Expired => "expired",
+                    EndReported::Closed => "closed, which nobody had asked for,",
+                };
+                write!(f, "session {session:?} was reported as {how} at {told}, but its lease lasts until {until}")
             }
             Self::PassedOn { lock, from, to } => {
                 let until = Ms(from.until_ns);
@@ -77,11 +102,14 @@ pub(super) fn check(run: &Run<'_>, overlaps: &[Overlap<'_>], ended_early: &[Ende
         let Some(lease) = record.trusted else { continue };
         investigation.count("sessions with a lease", 1);
 
-        let Some((told, "session_expired")) = record.over else { continue };
-        investigation.count("expiries noticed", 1);
+        let Some((told, reason)) = record.over else { continue };
+        let Some(how) = EndReported::from_reason(reason) else { continue };
+        if how == EndReported::Expired {
+            investigation.count("expiries noticed", 1);
+        }
         let closed = record.closing.is_some_and(|closing| closing < told);
         if told.0 < lease.until_ns && !closed {
-            investigation.report(&TooEarly::Told { session, told, lease });
+            investigation.report(&TooEarly::Told { session, how, told, lease });
         }
     }
 

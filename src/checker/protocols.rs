@@ -80,10 +80,13 @@ impl<'h> ProtocolFilter<'h> {
         History { events }
     }
 
-    /// Whether a call is one of the protocol's clients, or what another did to their locks without a session.
+    /// Whether a call is one of the protocol's clients, or what another did to their locks without a session, or to their sessions.
     fn has_call(&self, event: &Event, call: &Call) -> bool {
         if matches!(call, Call::Txn(_)) {
             return false;
+        }
+        if let Call::Close { session } = call {
+            return self.sessions.contains(&**session);
         }
         let concerns_locks = event.locks.iter().any(|lock| self.locks.contains(&**lock));
         self.processes.contains(&*event.process) || call.session().is_none() && concerns_locks
@@ -196,6 +199,21 @@ mod tests {
         assert_eq!(verdict(&told(lost), "told (etcd)"), Some(&Verdict::Holds));
         let other = r#""process":"ann","type":"info","f":"note""#;
         assert!(matches!(verdict(&told(other), "told (etcd)"), Some(Verdict::Violated(_))));
+    }
+
+    #[test]
+    fn an_operator_that_closes_a_session_counts_for_the_protocol_of_its_holder() {
+        let lost = r#""process":"ann","type":"info","f":"lost","value":{"session":"ann","why":"closed"}"#;
+        let closes = r#""process":"op","type":"invoke","f":"close","value":{"session":"ann"}"#;
+        let told = |before: &[&str]| {
+            let mut events = vec![speaks("ann", "etcd")];
+            events.extend(granted("ann", "a", 1));
+            events.extend(before.iter().chain([&lost]).map(|event| (*event).to_owned()));
+            let events: Vec<_> = events.iter().map(String::as_str).collect();
+            findings(&events)
+        };
+        assert_eq!(verdict(&told(&[closes]), "no early expiry (etcd)"), Some(&Verdict::Holds));
+        assert!(matches!(verdict(&told(&[]), "no early expiry (etcd)"), Some(Verdict::Violated(_))));
     }
 
     #[test]

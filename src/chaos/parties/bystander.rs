@@ -15,7 +15,10 @@ use lockkeeper_client::{Guard, Session};
 use super::operator::{PROBE_TTL, RunOperator};
 use crate::{
     history::{Fact, Mode},
-    workload::{holder, locks::Lock, outcomes},
+    workload::{
+        holder::{self, SessionWatch},
+        locks::Lock,
+    },
 };
 
 /// The TTL of its session, which is far above the longest time for which a fault leaves no quorum. A restored cluster grants nothing for
@@ -67,17 +70,12 @@ async fn stand_by(operator: RunOperator, finish: CancellationToken) {
 
         tokio::select! {
             biased;
-            loss = session.lost() => {
-                // The history then has the session's end, unless another client closed the session.
-                drop(watching.await);
-                if outcomes::loss(&loss).is_none() {
-                    let session = session.id().to_string();
-                    operator.recorder.fact(Fact::Lost { session, why: "closed".to_owned(), token: None });
-                }
-            }
+            // The history then has the session's end, also if another client closed the session.
+            _ = session.lost() => watching.recorded().await,
             () = finish.cancelled() => {
                 operator.look(&lock.name).await;
                 operator.release(guard).await;
+                watching.expect_close();
                 return operator.close(session).await;
             }
         }
@@ -88,7 +86,7 @@ async fn stand_by(operator: RunOperator, finish: CancellationToken) {
 struct StandingHold {
     session: Session,
     guard: Guard,
-    watching: AbortOnDropHandle<()>,
+    watching: SessionWatch,
 }
 
 /// Opens a session and acquires the lock. Returns `None` if the session could not be opened, or was lost meanwhile.

@@ -4,14 +4,16 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tokio_util::task::AbortOnDropHandle;
 
 use lockkeeper_client::{Error, Guard, Session};
 
 use super::super::parties::operator::RunOperator;
 use crate::{
     history::Mode,
-    workload::{holder, locks::Lock},
+    workload::{
+        holder::{self, SessionWatch},
+        locks::Lock,
+    },
 };
 
 /// The TTL of the holder's session: longer than a restore and the election after it.
@@ -28,7 +30,7 @@ pub struct LeftHeld {
     locks: Vec<Lock>,
     /// By which it trusts its locks.
     guards: Vec<Guard>,
-    _watching: AbortOnDropHandle<()>,
+    _watching: SessionWatch,
 }
 
 impl RunOperator {
@@ -53,7 +55,7 @@ impl RunOperator {
     /// Acquires the holder's locks, as another client that goes on asking for them. Returns whether each was granted by this time.
     pub async fn take_over_from(&self, held: &LeftHeld, by: Instant) -> bool {
         let Some(session) = self.open_for(LEFT_TTL, by).await else { return false };
-        let _watching = holder::watch(self.recorder.clone(), &session);
+        let watching = holder::watch(self.recorder.clone(), &session);
         let takes = held.locks.iter().map(async |lock| {
             loop {
                 match self.acquire(&session, lock, PATIENCE).await {
@@ -69,6 +71,7 @@ impl RunOperator {
         });
 
         let taken = futures::future::join_all(takes).await;
+        watching.expect_close();
         self.close(session).await;
         taken.into_iter().all(|taken| taken)
     }

@@ -18,7 +18,11 @@ use crate::{
         HANDOVER_BOUND_MS, LIVENESS_BOUND,
         operator::{LASTING_TTL, RunOperator},
     },
-    workload::{holder, locks::Lock, outcomes},
+    workload::{
+        holder::{self, SessionWatch},
+        locks::Lock,
+        outcomes,
+    },
 };
 
 /// The modes of the waiters behind a shared holder. The later shared waiter must not overtake the exclusive one before it.
@@ -38,7 +42,7 @@ pub struct Sentinel {
     waiters: Vec<AbortOnDropHandle<()>>,
     request: RetriedRequest,
     forced: Forced,
-    _watching: AbortOnDropHandle<()>,
+    watching: SessionWatch,
 }
 
 impl RunOperator {
@@ -52,7 +56,7 @@ impl RunOperator {
         let request = self.request_before(&format!("retried/{number}/early")).await?;
         let forced = self.acquire_and_force(&format!("forced/{number}")).await?;
 
-        let mut sentinel = Sentinel { lock, session, guard, waiters: Vec::new(), request, forced, _watching: watching };
+        let mut sentinel = Sentinel { lock, session, guard, waiters: Vec::new(), request, forced, watching };
         for mode in WAITERS {
             let session = self.open_for(LASTING_TTL, Instant::now()).await?;
             let id = session.id();
@@ -86,7 +90,7 @@ impl RunOperator {
 
     /// Checks the state after a fault, releases the lock and waits for the queue to be served. Returns whether it was.
     pub async fn check_sentinel(&self, sentinel: Sentinel) -> bool {
-        let Sentinel { lock, session, guard, waiters, request, forced, _watching } = sentinel;
+        let Sentinel { lock, session, guard, waiters, request, forced, watching } = sentinel;
 
         self.renew_until_told(forced, Instant::now() + LIVENESS_BOUND).await;
         let by = Instant::now() + LIVENESS_BOUND;
@@ -101,6 +105,7 @@ impl RunOperator {
         }
 
         self.release(guard).await;
+        watching.expect_close();
         self.close(session).await;
 
         let mut granted = None;

@@ -1,6 +1,12 @@
 //! A task that uses the client library, as an application does.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio_util::task::AbortOnDropHandle;
@@ -72,7 +78,7 @@ impl Holder {
 
     /// Uses a session for several holds, then closes it.
     async fn live(&mut self, session: &Session) {
-        let _watching = watch(self.shared.parts.recorder.clone(), session);
+        let watching = watch(self.shared.parts.recorder.clone(), session);
         for _ in 0..self.random.random_range(4..25) {
             if self.shared.is_over() || session.loss().is_some() {
                 break;
@@ -87,6 +93,7 @@ impl Holder {
             self.shared.pause(pause).await;
         }
 
+        watching.expect_close();
         let begun = self.shared.parts.recorder.begin(&[], Call::Close { session: name(session) });
         match session.clone().close().await {
             Ok(()) => begun.ok(Answer::Close {}),
@@ -260,18 +267,46 @@ pub(crate) fn tell_of_loss(recorder: Recorder, guard: &Guard) {
     });
 }
 
-/// Records the session's renewals and its loss.
-pub(crate) fn watch(recorder: Recorder, session: &Session) -> AbortOnDropHandle<()> {
-    // The task keeps only a clone, which it drops when the session is lost.
+/// Records the renewals of a session and its loss, until it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct SessionWatch {
+    task: AbortOnDropHandle<()>,
+    /// Whether the holder closes the session itself.
+    is_closing: Arc<AtomicBool>,
+}
+
+impl SessionWatch {
+    /// From now on, a closed session is no loss: its holder closes it, and records that. Call it before the close.
+    pub(crate) fn expect_close(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until the loss is recorded.
+    pub(crate) async fn recorded(self) {
+        // If the task panicked, stderr has the panic.
+        let _ = self.task.await;
+    }
+}
+
+/// Records the session's renewals and its loss. A close by somebody else is one: before [`SessionWatch::expect_close`] nothing in this
+/// process ends the session, since the watch has a clone of it.
+pub(crate) fn watch(recorder: Recorder, session: &Session) -> SessionWatch {
     let mut renewals = session.renewals();
+    // The task keeps only a clone, which it drops when the session is lost.
     let session = session.clone();
-    AbortOnDropHandle::new(tokio::spawn(async move {
+    let is_closing = Arc::new(AtomicBool::new(false));
+    let is_own = Arc::clone(&is_closing);
+
+    let task = tokio::spawn(async move {
         loop {
             tokio::select! {
                 biased;
                 changed = renewals.changed() => if changed.is_err() { return },
                 lost = session.lost() => {
-                    if let Some(why) = outcomes::loss(&lost) {
+                    // The cluster's end of a session that is about to be closed is not told from the close.
+                    let is_closed = lost == Loss::Closed && is_own.load(Ordering::SeqCst);
+                    if let Some(why) = outcomes::loss(&lost).filter(|_| !is_closed) {
                         recorder.fact(Fact::Lost { session: name(&session), why: why.to_owned(), token: None });
                     }
                     return;
@@ -281,7 +316,8 @@ pub(crate) fn watch(recorder: Recorder, session: &Session) -> AbortOnDropHandle<
             let sent_ns = recorder.timeline().at_ns(renewal.sent);
             recorder.fact(Fact::Renewed { session: name(&session), sent_ns, ttl_ms: None });
         }
-    }))
+    });
+    SessionWatch { task: AbortOnDropHandle::new(task), is_closing }
 }
 
 fn name(session: &Session) -> String {

@@ -71,10 +71,11 @@ fn reason(name: &str) -> String {
     }
 }
 
-/// The reason of a session's loss, unless its holder ended it.
+/// The reason of a session's loss. That of a grant that its holder released is none.
 pub(crate) fn loss(loss: &Loss) -> Option<&'static str> {
     match loss {
-        Loss::Closed | Loss::Released => None,
+        Loss::Released => None,
+        Loss::Closed => Some("closed"),
         Loss::Expired => Some("expired"),
         Loss::Unknown => Some("unknown"),
         Loss::OutOfContact => Some("out_of_contact"),

@@ -26,7 +26,7 @@
 //! |---|---|---|
 //! | `open` | `session`, `ttl_ms` | `ttl_ms` if the cluster chose another; `sent_ns`, if the answered attempt is known to be later than the invoke |
 //! | `renew` | `session` | as `open` |
-//! | `close` | `session` | |
+//! | `close` | `session`; by its holder, or by an operator for another | |
 //! | `acquire` | `session`; `request`, its id; `mode`, which is `"exclusive"` (the default), `"shared"`, `{"permits":3}`, or a list, one for each lock; `wait`, which is `"none"` (the default), `"forever"` or `{"at_most_ms":50}`; `lock_delay_ms` | `token`; `place_lost`, true if the client was queued again meanwhile (the client library does so after a long loss of contact) |
 //! | `retry` | `session`, `request`: a retry of the same acquire | `token` |
 //! | `cancel` | `session`, `request` (or `op`: of the same process): the acquire is abandoned, whatever its state | `found`: `"grant"`, `"wait"` or `"nothing"` |
@@ -69,7 +69,7 @@
 //! |---|---|---|
 //! | `meta` | see [`Meta`] | the first line: the format, and the bounds that the run promises |
 //! | `renewed` | `session`, `sent_ns`, `ttl_ms` | a background renewal was acknowledged now; it was sent at `sent_ns` |
-//! | `lost` | `session`, `why`, `token` | a holder noticed that its session, or one grant, is lost. `why` is `expired` or `unknown` (the cluster said so), `closed`, `revoked`, `out_of_contact` (its own deadline passed) |
+//! | `lost` | `session`, `why`, `token` | a holder noticed that its session, or one grant, is lost. `why` is `expired` or `unknown` (the cluster said so), `closed` (by somebody else: the holder does not notice its own close), `revoked`, `out_of_contact` (its own deadline passed) |
 //! | `bystander` | `session` | its holder has a lock and only renews from here on; nothing stops it or revokes the lock |
 //! | `died` | `process` | a client was killed: it executes and renews nothing from here on |
 //! | `fault` | `name`; `nodes`, its targets; `silent`, pairs of nodes between which nothing passes in this direction, `[[1,2],[1,3]]` | a fault begins |
