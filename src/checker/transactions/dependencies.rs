@@ -4,14 +4,17 @@
 //! or if the put of the one was answered before that of the other began. From both follow the dependencies of Adya: `ww`, `wr` and `rw`;
 //! `rt` is the order in time. A circle of them has no order, by [`super::cycles`].
 //!
-//! An absent register counts as its first value, unless it may have been deleted or ended with a lease. Values that two transactions put
-//! tell nothing.
+//! An absent register counts as its first value where it is read before anything can have deleted it or ended its lease. Of later absences
+//! only those are judged between which a register was created: two transactions that each found it absent and put it are a lost update,
+//! unless something may have ended it from the start of the one to the answer of the other. A value that several transactions put tells
+//! nothing: where it was read, serializability is undecided.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{
     anomaly::{AnomalyKind, TxnAnomaly},
     cycles::{DependencyCycle, DependencyGraph, DependencyKind},
+    ends::RegisterEnds,
     timeline::final_writes,
 };
 use crate::{
@@ -44,16 +47,46 @@ struct RegisterWriters<'r> {
     nodes: Vec<usize>,
     /// The transactions that read each value.
     readers: HashMap<Option<&'r str>, Vec<usize>>,
-    /// Whether it may be absent again after a write.
-    may_end: bool,
+    ends: PossibleEnds,
 }
 
-pub(super) fn check(run: &Run<'_>, investigation: &mut Investigation) {
+/// The times at which something may have ended a register after a write: each with its earliest moment, and the last one at which it can
+/// matter.
+#[derive(Default)]
+struct PossibleEnds(Vec<(u64, u64)>);
+
+impl PossibleEnds {
+    /// Prepares the questions.
+    fn sort(&mut self) {
+        self.0.sort_unstable();
+        // Of all that begin by a moment, the latest end counts.
+        for place in 1..self.0.len() {
+            self.0[place].1 = self.0[place].1.max(self.0[place - 1].1);
+        }
+    }
+
+    /// Whether nothing can have ended the register by this moment.
+    fn are_after(&self, by_ns: u64) -> bool {
+        self.0.first().is_none_or(|(from_ns, _)| *from_ns > by_ns)
+    }
+
+    /// Whether something may have ended the register between two moments.
+    fn may_be_between(&self, from_ns: u64, to_ns: u64) -> bool {
+        let begun = self.0.partition_point(|(begin_ns, _)| *begin_ns <= to_ns);
+        begun.checked_sub(1).is_some_and(|last| self.0[last].1 >= from_ns)
+    }
+}
+
+pub(super) fn check(run: &Run<'_>, ends: &RegisterEnds<'_>, investigation: &mut Investigation) {
     let keys = keys(run);
     let nodes = nodes(run, &keys);
-    let registers = registers(run, &nodes);
+    let registers = registers(run, ends, &nodes);
     investigation.count("transactions", nodes.iter().filter(|node| node.lacks_revision()).count() as u64);
     report_reads(run, &nodes, &registers, investigation);
+    for (key, register) in &registers {
+        report_creations(key, register, &nodes, investigation);
+        note_ambiguous(key, register, &nodes, investigation);
+    }
 
     let mut graph = DependencyGraph::new(nodes.len());
     for (key, writers) in &registers {
@@ -183,7 +216,11 @@ fn reads<'r>(
     reads
 }
 
-fn registers<'r>(run: &'r Run<'_>, nodes: &[TxnNode<'r>]) -> BTreeMap<&'r str, RegisterWriters<'r>> {
+fn registers<'r>(
+    run: &'r Run<'_>,
+    ends: &RegisterEnds<'_>,
+    nodes: &[TxnNode<'r>],
+) -> BTreeMap<&'r str, RegisterWriters<'r>> {
     let mut registers: BTreeMap<&str, RegisterWriters<'_>> = BTreeMap::new();
     for (node, txn) in nodes.iter().enumerate() {
         for (key, value) in &txn.writes {
@@ -199,21 +236,48 @@ fn registers<'r>(run: &'r Run<'_>, nodes: &[TxnNode<'r>]) -> BTreeMap<&'r str, R
 
     for operation in &run.operations {
         let Call::Txn(transaction) = operation.call else { continue };
-        for step in transaction.then.iter().chain(&transaction.otherwise) {
-            match step {
-                TxnStep::Put(put) if put.lease.is_some() || put.keeps_lease => {
-                    registers.entry(&put.key).or_default().may_end = true;
-                }
-                TxnStep::Delete { key } => registers.entry(key).or_default().may_end = true,
-                TxnStep::DeleteRange(range) => {
-                    let of_range = registers.iter_mut().filter(|(key, _)| range.contains(key));
-                    of_range.for_each(|(_, register)| register.may_end = true);
-                }
-                TxnStep::Put(_) | TxnStep::Get { .. } | TxnStep::Range(_) => {}
-            }
+        for step in effective_steps(operation, transaction) {
+            add_ends(operation, step, ends, &mut registers);
         }
     }
+    registers.values_mut().for_each(|register| register.ends.sort());
     registers
+}
+
+/// The steps of a transaction that may have taken effect.
+fn effective_steps<'r>(operation: &Operation<'_>, transaction: &'r Transaction) -> impl Iterator<Item = &'r TxnStep> {
+    let (then, otherwise) = match operation.ended {
+        Ended::Ok(Answer::Txn(answer)) => (answer.succeeded, !answer.succeeded),
+        Ended::Fail(_) => (false, false),
+        // Which branch ran is not known.
+        Ended::Ok(_) | Ended::Info | Ended::Open => (true, true),
+    };
+    let then = transaction.then.iter().filter(move |_| then);
+    then.chain(transaction.otherwise.iter().filter(move |_| otherwise))
+}
+
+/// Adds when a step may have ended registers.
+fn add_ends<'r>(
+    operation: &Operation<'_>,
+    step: &'r TxnStep,
+    ends: &RegisterEnds<'_>,
+    registers: &mut BTreeMap<&'r str, RegisterWriters<'r>>,
+) {
+    let Operation { invoked_ns, ended_ns, .. } = *operation;
+    match step {
+        TxnStep::Put(put) => {
+            // What somebody found absent is no more. So the end of a lease matters until the put that has the lease was answered, at the
+            // latest: a transaction that begins later and finds the register absent comes after that end.
+            let from_ns = ends.may_end_from(put).map(|from_ns| from_ns.max(invoked_ns));
+            registers.entry(&put.key).or_default().ends.0.extend(from_ns.map(|from_ns| (from_ns, ended_ns)));
+        }
+        TxnStep::Delete { key } => registers.entry(key).or_default().ends.0.push((invoked_ns, ended_ns)),
+        TxnStep::DeleteRange(range) => {
+            let of_range = registers.iter_mut().filter(|(key, _)| range.contains(key));
+            of_range.for_each(|(_, register)| register.ends.0.push((invoked_ns, ended_ns)));
+        }
+        TxnStep::Get { .. } | TxnStep::Range(_) => {}
+    }
 }
 
 /// Reports reads of values that had no effect, that their transaction replaced, or that nobody put.
@@ -251,6 +315,47 @@ fn report_reads(
     }
 }
 
+/// Reports pairs of transactions that found a register absent and put it, where nothing can have ended it between them.
+fn report_creations(
+    key: &str,
+    register: &RegisterWriters<'_>,
+    nodes: &[TxnNode<'_>],
+    investigation: &mut Investigation,
+) {
+    let absent = register.readers.get(&None).into_iter().flatten();
+    let mut creations: Vec<_> = absent.map(|node| &nodes[*node]).filter(|node| writes(node, key)).collect();
+    creations.sort_unstable_by_key(|node| (node.operation.invoked_ns, node.operation.invoked_line));
+
+    for pair in creations.windows(2) {
+        let [first, second] = [pair[0].operation, pair[1].operation];
+        let from_ns = first.invoked_ns;
+        let to_ns = first.ended_ns.max(second.ended_ns);
+        // Two first values are a circle of dependencies, which is reported as one.
+        if register.ends.are_after(to_ns) || register.ends.may_be_between(from_ns, to_ns) {
+            continue;
+        }
+
+        let says = format!("register {key:?} was created twice, and nothing can have ended it between");
+        let lines = [first.invoked_line, first.ended_line, second.invoked_line, second.ended_line];
+        investigation.report(&TxnAnomaly::new(AnomalyKind::LostUpdate, says, lines));
+    }
+}
+
+/// Notes a read of which it cannot be told whose value it saw.
+fn note_ambiguous(key: &str, register: &RegisterWriters<'_>, nodes: &[TxnNode<'_>], investigation: &mut Investigation) {
+    let is_ambiguous = |value: &&str| {
+        let readers = register.readers.get(&Some(*value)).into_iter().flatten();
+        let has_several = register.by_value.get(*value).is_some_and(Option::is_none);
+        has_several && readers.into_iter().any(|reader| nodes[*reader].lacks_revision())
+    };
+    // The least one: a map has no order.
+    if let Some(value) = register.by_value.keys().copied().filter(is_ambiguous).min() {
+        investigation.undecided(format!(
+            "register {key:?} was read {value:?}, which several transactions put: without revisions each puts another value"
+        ));
+    }
+}
+
 fn add_register<'r>(
     graph: &mut DependencyGraph<'r>,
     key: &'r str,
@@ -264,9 +369,11 @@ fn add_register<'r>(
                 Some(Some(writer)) => Some(*writer),
                 Some(None) | None => continue,
             },
-            None if register.may_end => continue,
             None => None,
         };
+        // An absence is the first value only before the first end.
+        let is_known = |reader: &usize| value.is_some() || register.ends.are_after(nodes[*reader].operation.ended_ns);
+        let readers: Vec<usize> = readers.iter().copied().filter(is_known).collect();
 
         let mut later: Vec<usize> = readers.iter().copied().filter(|reader| writes(&nodes[*reader], key)).collect();
         match writer {
@@ -277,9 +384,9 @@ fn add_register<'r>(
 
         for reader in readers {
             if let Some(writer) = writer {
-                graph.add(writer, *reader, DependencyKind::Read, key);
+                graph.add(writer, reader, DependencyKind::Read, key);
             }
-            later.iter().for_each(|next| graph.add(*reader, *next, DependencyKind::Anti, key));
+            later.iter().for_each(|next| graph.add(reader, *next, DependencyKind::Anti, key));
         }
         if let Some(writer) = writer {
             later.iter().for_each(|next| graph.add(writer, *next, DependencyKind::Write, key));

@@ -59,7 +59,7 @@ pub(super) fn examine(run: &Run<'_>) -> ExaminedTxns {
     let lacks_revision =
         |ended: Ended<'_>| matches!(ended, Ended::Ok(Answer::Txn(answer)) if answer.revision.is_none());
     if run.operations.iter().any(|operation| lacks_revision(operation.ended)) {
-        dependencies::check(run, &mut investigation);
+        dependencies::check(run, &ends, &mut investigation);
     }
 
     let mut watches = None;

@@ -364,6 +364,87 @@ fn without_revisions_circles_of_dependencies_are_found() {
     );
 }
 
+#[test]
+fn without_revisions_a_register_is_created_once_until_it_ends() {
+    let create = |begin: u64, end: u64, process, value| {
+        let compare = "compares:[{key:a,target:created,number:0}]";
+        [
+            (begin, process, format!("invoke {{{compare},then:[{{put:{{key:a,value:{value}}}}}]}}")),
+            (end, process, "ok {results:[{put:{}}]}".to_owned()),
+        ]
+    };
+    let delete = |begin: u64, end: u64| {
+        [
+            (begin, "cat", "invoke {then:[{delete:{key:a}}]}".to_owned()),
+            (end, "cat", "ok {results:[{deleted:{}}]}".to_owned()),
+        ]
+    };
+    let judged = |parts: &[&[(u64, &'static str, String)]]| {
+        let mut events: Vec<_> = parts.iter().copied().flatten().collect();
+        events.sort_by_key(|(at, ..)| *at);
+        let events: Vec<_> = events.iter().map(|(at, process, event)| (*at, *process, &**event)).collect();
+        anomalies(&events)
+    };
+    let is_lost_update =
+        |found: &[String]| matches!(found, [one] if one.starts_with("G-single (lost update)") && one.contains("\"a\""));
+
+    // What ends the register an hour later explains nothing.
+    let hour = 3_600_000_000_000;
+    let overlapping = [create(1, 5, "ann", "x1"), create(2, 6, "bob", "x2")];
+    let found = judged(&[&overlapping[0], &overlapping[1], &delete(hour, hour + 1)]);
+    assert!(is_lost_update(&found), "{found:#?}");
+
+    // Nor does what ended an earlier value, or has certainly come before.
+    let earlier = [create(1, 2, "dan", "x0"), delete(3, 4)];
+    let later = [create(11, 15, "ann", "x1"), create(12, 16, "bob", "x2")];
+    let found = judged(&[&earlier[0], &earlier[1], &later[0], &later[1]]);
+    assert!(is_lost_update(&found), "{found:#?}");
+    let found = judged(&[&earlier[0], &earlier[1], &create(11, 12, "ann", "x1"), &create(13, 14, "bob", "x2")]);
+    assert!(is_lost_update(&found), "one after the other: {found:#?}");
+
+    let none: [String; 0] = [];
+    assert_eq!(judged(&[&earlier[0], &earlier[1], &later[0]]), none);
+    assert_eq!(judged(&[&overlapping[0], &overlapping[1], &delete(4, 9)]), none, "it may have come between");
+    let unknown = [(3, "cat", "invoke {then:[{delete:{key:a}}]}".to_owned()), (4, "cat", "info {}".to_owned())];
+    assert_eq!(judged(&[&overlapping[0], &overlapping[1], &unknown]), none, "it may have taken effect");
+    let failed = [(3, "cat", unknown[0].2.clone()), (4, "cat", "fail {reason:unavailable}".to_owned())];
+    assert!(is_lost_update(&judged(&[&overlapping[0], &overlapping[1], &failed])), "it has not");
+}
+
+#[test]
+fn without_revisions_a_lease_that_may_be_over_explains_a_second_creation() {
+    let create = |at: u64, process, value: &str, lease: &str| {
+        let put = format!("{{put:{{key:a,value:{value}{lease}}}}}");
+        [
+            (at, process, format!("invoke {{compares:[{{key:a,target:created,number:0}}],then:[{put}]}}")),
+            (at + 1, process, "ok {results:[{put:{}}]}".to_owned()),
+        ]
+    };
+    let judged = |second_at: u64| {
+        let opened = [(1, "ann", "open invoke {session:s1,ttl_ms:1}".to_owned()), (2, "ann", "open ok {}".to_owned())];
+        let parts = [opened, create(3, "ann", "x1", ",lease:s1"), create(second_at, "bob", "x2", "")];
+        let events: Vec<_> = parts.iter().flatten().map(|(at, process, event)| (*at, *process, &**event)).collect();
+        anomalies(&events)
+    };
+    assert_eq!(judged(1_000_000), Vec::<String>::new(), "the lease may be over by the answer");
+    let found = judged(900_000);
+    assert!(matches!(&*found, [one] if one.starts_with("G-single (lost update)")), "{found:#?}");
+}
+
+#[test]
+fn without_revisions_a_value_of_several_writers_is_not_judged_as_if_it_held() {
+    let twice = [
+        (1, "ann", "invoke {then:[{put:{key:a,value:x1}}]}"),
+        (2, "ann", "ok {results:[{put:{}}]}"),
+        (3, "bob", "invoke {then:[{put:{key:a,value:x1}}]}"),
+        (4, "bob", "ok {results:[{put:{}}]}"),
+    ];
+    acquits(&twice);
+    let read = (11, "bob", "ok {results:[{got:{value:x1}}]}");
+    let found = verdict(Property::Serializability, r#"{"format":1}"#, &after(&[&twice], &[GET_A, read]));
+    assert!(matches!(&found, Verdict::Undecided(why) if why.contains("\"a\" was read \"x1\"")), "{found:?}");
+}
+
 const WATCHING: (u64, &str, &str) = (0, "eve", "fact watching {watch:w1,range:{from:a,to:c},after:0}");
 
 fn watched(events: &[(u64, &str, &str)]) -> Vec<String> {
