@@ -1,4 +1,7 @@
 //! Jepsen's EDN: one operation map a line, in the order of time.
+//!
+//! The absence of a value is a number, too, which is below all others of its file and is written before anything else: Knossos accepts a read
+//! of `nil` in every state, since with `nil` its histories say that the value is not known.
 
 use std::fmt::Write as _;
 
@@ -22,7 +25,13 @@ struct EdnLine {
 
 pub(super) fn registers(operations: &[ExportedOperation]) -> String {
     let spans: Vec<_> = operations.iter().map(|operation| (operation.begin_ns, operation.end_ns)).collect();
+    let absence = absence(operations);
+    let number = |value: Option<i128>| value.unwrap_or(absence).to_string();
+    let pair = |from, to| format!("[{} {}]", number(from), number(to));
+
+    // It has begun and ended before the first operation, whose process goes on.
     let mut lines = Vec::new();
+    push(&mut lines, (0, Some(0)), 0, "write", [absence.to_string(), absence.to_string()], "ok");
     for (operation, process) in operations.iter().zip(processes(&spans)) {
         let (f, asked, told, kind) = match operation.step {
             ExportedStep::Read(value) => ("read", "nil".to_owned(), number(value), "ok"),
@@ -75,12 +84,13 @@ fn text(mut lines: Vec<EdnLine>) -> String {
     text
 }
 
-fn number(value: Option<i128>) -> String {
-    value.map_or_else(|| "nil".to_owned(), |value| value.to_string())
-}
-
-fn pair(from: Option<i128>, to: Option<i128>) -> String {
-    format!("[{} {}]", number(from), number(to))
+/// A number that is no value of these operations, for a register without a value.
+fn absence(operations: &[ExportedOperation]) -> i128 {
+    let values = operations.iter().flat_map(|operation| match operation.step {
+        ExportedStep::Read(value) => [value, None],
+        ExportedStep::Set(from, to) | ExportedStep::Refused(from, to) => [from, to],
+    });
+    values.flatten().min().map_or(-1, |least| least.min(0) - 1)
 }
 
 /// The reads and writes of a transaction. What it read is not known when it starts.
