@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use super::{
     ClusterArguments, Exit, Failure, complain,
-    job::{self, JobSignals},
-    traces, waiting,
+    job::{self, EndedCommand, JobSignals},
+    show, traces, waiting,
     wanted::WantedLocks,
 };
 use crate::{
@@ -87,8 +87,14 @@ impl RunLocked {
         // The trace is about the lock, not about the command.
         traces::end();
 
-        let outcome = self.run_command(&held, &mut signals).await;
-        give_back(held, session, outcome).await
+        match self.run_command(&held, &mut signals).await {
+            Ok(EndedCommand { exit, is_over: false }) => {
+                leave_to_expire(held, session);
+                Ok(exit)
+            }
+            Ok(EndedCommand { exit, is_over: true }) => give_back(held, session, Ok(exit)).await,
+            Err(failure) => give_back(held, session, Err(failure)).await,
+        }
     }
 
     fn session_options(&self) -> SessionOptions {
@@ -96,7 +102,7 @@ impl RunLocked {
         SessionOptions { ttl: self.ttl, label: self.label.clone().unwrap_or_else(label) }
     }
 
-    async fn run_command(&self, held: &Guard, signals: &mut JobSignals) -> Result<Exit, Failure> {
+    async fn run_command(&self, held: &Guard, signals: &mut JobSignals) -> Result<EndedCommand, Failure> {
         let token = held.token().0.to_string();
         let environment = [("LOCKKEEPER_TOKEN", token), ("LOCKKEEPER_LOCK", names(held.names()))];
         job::run_while_held(held, signals, &self.command, &environment).await
@@ -112,6 +118,16 @@ fn acquire(session: &Session, wanted: machine::Acquire) -> impl Future<Output = 
         Wait::Forever => acquire.wait_forever(),
     };
     acquire.into_future()
+}
+
+/// Leaves the lock held until the session expires, after the end of this process: what still runs might use what the lock protects.
+fn leave_to_expire(held: Guard, session: Session) {
+    if held.loss().is_none() {
+        let left = show::duration(held.remaining());
+        complain(&format!("the lock is not released for their sake; it opens when the session expires, in {left}"));
+    }
+    // A drop would release the lock and close the session.
+    std::mem::forget((held, session));
 }
 
 /// Releases the lock and closes the session, also if the command could not be started.

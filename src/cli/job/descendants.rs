@@ -49,12 +49,11 @@ pub(super) fn reap() -> Reaped {
     }
 }
 
-/// Kills all descendants until there are none. Returns those that are left after `limit`: this process may not signal
+/// Kills all descendants until there are none. Returns those that are left at the end of the time: this process may not signal
 /// them, or they hang in a system call and die when it returns.
 ///
 /// The keepers among them come last: if this process is stopped meanwhile, one of them is there to go on.
-pub(super) async fn kill_descendants(limit: Duration, keepers: &[Pid]) -> Vec<Pid> {
-    let until = Instant::now() + limit;
+pub(super) async fn kill_descendants(until: Instant, keepers: &[Pid]) -> Vec<Pid> {
     let mut keepers = keepers.to_vec();
     loop {
         kill_listed(&keepers);

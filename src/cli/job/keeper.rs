@@ -67,7 +67,7 @@ impl Keep {
             link.tell(Message::Keeper(keeper));
             let mut relay = Relay { wrapper: link, inner, kill_at };
             relay.until_all_ended().await;
-            kill_descendants(KILLING_MAX, &[keeper]).await;
+            kill_descendants(Instant::now() + KILLING_MAX, &[keeper]).await;
             return Ok(Exit::Success);
         }
 
@@ -247,6 +247,6 @@ impl KeeperState {
     /// First the group, atomically; then all other descendants.
     async fn kill_all(&self) {
         self.signal(Signal::KILL);
-        kill_descendants(KILLING_MAX, &[]).await;
+        kill_descendants(Instant::now() + KILLING_MAX, &[]).await;
     }
 }

@@ -36,7 +36,8 @@
 //! count, and kill the command if it is stopped for too long.
 //!
 //! Not covered: processes that do not belong to this user any more (`sudo`) or never were descendants (a container that
-//! a daemon started for the command); and three faults at once. Platforms other than Linux have no subreaper and no parent-death signal:
+//! a daemon started for the command); and three faults at once. Descendants that cannot be killed are named after [`KILLING_MAX`]. The lock
+//! is then not given back: it opens when the session expires, so that they have at least this time to end. Platforms other than Linux have no subreaper and no parent-death signal:
 //! there is one keeper, only the command and its process group are killed, and processes that it left behind stay.
 
 mod descendants;
@@ -64,7 +65,7 @@ use crate::client::{BootClock, Clock as _, Guard, Moment};
 pub(super) use self::{keeper::Keep, launch::Launch, signals::JobSignals};
 use self::{
     link::KeeperLink,
-    wrapper::{Job, JobEnd},
+    wrapper::{EndedJob, Job, JobEnd},
 };
 
 /// Longest timer. Timers stop while the machine is suspended; the deadline does not.
@@ -73,16 +74,24 @@ const TIMER_MAX: Duration = Duration::from_millis(250);
 /// How long to keep trying to kill processes that do not die.
 const KILLING_MAX: Duration = Duration::from_secs(5);
 
+/// How a command ended that ran while a lock was held.
+pub(super) struct EndedCommand {
+    pub(super) exit: Exit,
+    /// Whether each of its processes has ended. If not, the lock must not be given back.
+    pub(super) is_over: bool,
+}
+
 /// Runs a command with these environment variables, and ends it in time if the lock is lost: the result is then
 /// [`Exit::Lost`].
 ///
-/// When this returns, none of its processes runs any more. If the future is dropped, the keeper kills them.
+/// When this returns, none of its processes runs any more, except those that cannot be killed. If the future is dropped, the keeper kills
+/// them.
 pub(super) async fn run_while_held(
     held: &Guard,
     signals: &mut JobSignals,
     command: &[OsString],
     environment: &[(&str, String)],
-) -> Result<Exit, Failure> {
+) -> Result<EndedCommand, Failure> {
     let ttl = held.session().ttl();
 
     let mut job = Job::start(command, environment, kill_at(held))?;
@@ -90,11 +99,13 @@ pub(super) async fn run_while_held(
         job.kill_at(kill_at(held));
 
         tokio::select! {
-            end = job.wait() => return Ok(exit(end)),
+            EndedJob { end, survivors } = job.wait() => {
+                return Ok(EndedCommand { exit: exit(end), is_over: are_over(&survivors) });
+            }
             signal = signals.next() => job.forward(signal),
             why = endangered(held, grace(ttl)) => {
-                stop(&mut job, held, &why).await;
-                return Ok(Exit::Lost);
+                let survivors = stop(&mut job, held, &why).await;
+                return Ok(EndedCommand { exit: Exit::Lost, is_over: are_over(&survivors) });
             }
             // Tells the keeper of renewals well before its deadline.
             () = sleep((ttl / 20).min(TIMER_MAX)) => {}
@@ -133,6 +144,18 @@ fn this_program() -> io::Result<PathBuf> {
     }
 }
 
+/// Whether no process is left. Complains of those that are.
+fn are_over(survivors: &[Pid]) -> bool {
+    if !survivors.is_empty() {
+        let pids: Vec<String> = survivors.iter().map(Pid::to_string).collect();
+        complain(&format!(
+            "these processes of the command could not be killed, and may outlive the lock: {}",
+            pids.join(" ")
+        ));
+    }
+    survivors.is_empty()
+}
+
 /// The exit code of the program.
 fn exit(end: JobEnd) -> Exit {
     match end {
@@ -148,15 +171,15 @@ fn exit(end: JobEnd) -> Exit {
     }
 }
 
-/// Stops the command by the deadline.
-async fn stop(job: &mut Job, held: &Guard, why: &str) {
+/// Stops the command by the deadline. Returns the processes that could not be killed.
+async fn stop(job: &mut Job, held: &Guard, why: &str) -> Vec<Pid> {
     let left = held.remaining();
     let margin = kill_margin(held.session().ttl());
     job.kill_at(kill_at(held));
     complain(&format!("the lock is lost: {why}; stopping the command"));
     // If contact returns, the command was told to stop all the same, so `left` limits the wait. If the machine is
     // suspended, the timer stops, so the deadline limits it too.
-    job.stop(left.saturating_sub(margin), || held.remaining() <= margin).await;
+    job.stop(left.saturating_sub(margin), || held.remaining() <= margin).await
 }
 
 /// Waits until the lock is lost or nearly lost; returns the reason.

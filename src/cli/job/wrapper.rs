@@ -3,7 +3,7 @@
 use std::{ffi::OsString, io, os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
 use rustix::process::{Pid, Signal, getpgrp};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{
     KILLING_MAX,
@@ -12,7 +12,7 @@ use super::{
     start_keeper,
 };
 use crate::{
-    cli::{Exit, Failure, complain, terminal},
+    cli::{Exit, Failure, terminal},
     client::Moment,
 };
 
@@ -31,6 +31,33 @@ pub(super) struct Job {
     /// The deadline sent to the keeper last.
     kill_at: Moment,
     end: Option<JobEnd>,
+    kill: KillAttempt,
+}
+
+/// A kill of all processes, which is given up at its end. It outlives the future that carries it out: that is dropped again and again while
+/// the lock is renewed, and the end must come nevertheless.
+#[derive(Clone, Copy, Debug, Default)]
+struct KillAttempt {
+    until: Option<Instant>,
+}
+
+impl KillAttempt {
+    /// The moment at which the kill is given up, which begins now if it has not begun before.
+    fn until(&mut self) -> Instant {
+        *self.until.get_or_insert_with(|| Instant::now() + KILLING_MAX)
+    }
+
+    /// Kills until nothing is left, or the end has come. Returns the processes that are left. Cancel safe: another call goes on.
+    async fn go_on<F: Future<Output = Vec<Pid>>>(&mut self, kill: impl FnOnce(Instant) -> F) -> Vec<Pid> {
+        kill(self.until()).await
+    }
+}
+
+/// The end of a job, and the processes of it that could not be killed: another user's, or such that hang in a system call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct EndedJob {
+    pub(super) end: JobEnd,
+    pub(super) survivors: Vec<Pid>,
 }
 
 /// How a job ended.
@@ -62,7 +89,7 @@ impl Job {
         }
 
         let (keeper, link) = start_keeper(kill_at, io::stdin(), &arguments, command, environment)?;
-        Ok(Self { link, keepers: vec![keeper], kill_at, end: None })
+        Ok(Self { link, keepers: vec![keeper], kill_at, end: None, kill: KillAttempt::default() })
     }
 
     /// Sets the moment at which the command is killed.
@@ -73,8 +100,9 @@ impl Job {
         }
     }
 
-    /// Waits for the end of the command and of all its descendants. Cancel safe.
-    pub(super) async fn wait(&mut self) -> JobEnd {
+    /// Waits for the end of the command and of all its descendants, or until those that are left have withstood a kill for [`KILLING_MAX`].
+    /// Cancel safe.
+    pub(super) async fn wait(&mut self) -> EndedJob {
         while let Some(message) = self.link.next().await {
             match message {
                 Message::Ended(status) => self.end = Some(JobEnd::Exit(exit(status))),
@@ -84,8 +112,8 @@ impl Job {
                 Message::KillAt(_) | Message::Signal(_) | Message::Terminate => {}
             }
         }
-        self.kill_all().await;
-        self.end.unwrap_or(JobEnd::KeeperKilled)
+        let survivors = self.kill_all().await;
+        EndedJob { end: self.end.unwrap_or(JobEnd::KeeperKilled), survivors }
     }
 
     /// Forwards a signal that this process received.
@@ -97,24 +125,22 @@ impl Job {
     }
 
     /// Stops the command and its descendants: SIGTERM, then SIGKILL after `grace` or as soon as `out_of_time` returns
-    /// true.
-    pub(super) async fn stop(&mut self, grace: Duration, out_of_time: impl Fn() -> bool) {
+    /// true. Returns those that could not be killed.
+    pub(super) async fn stop(&mut self, grace: Duration, out_of_time: impl Fn() -> bool) -> Vec<Pid> {
         if !grace.is_zero() && self.link.tell(Message::Terminate) {
             tokio::select! {
-                _ = self.wait() => return,
+                ended = self.wait() => return ended.survivors,
                 () = sleep(grace) => {}
                 () = until(out_of_time) => {}
             }
         }
-        self.kill_all().await;
+        self.kill_all().await
     }
 
-    /// Includes the keepers, which could be stopped.
-    async fn kill_all(&self) {
-        let left: Vec<String> = kill_descendants(KILLING_MAX, &self.keepers).await.iter().map(Pid::to_string).collect();
-        if !left.is_empty() {
-            complain(&format!("these processes could not be killed and outlive the lock: {}", left.join(" ")));
-        }
+    /// Includes the keepers, which could be stopped. Returns what could not be killed.
+    async fn kill_all(&mut self) -> Vec<Pid> {
+        let keepers: &[Pid] = &self.keepers;
+        self.kill.go_on(|until| kill_descendants(until, keepers)).await
     }
 }
 
@@ -129,5 +155,37 @@ fn exit(status: ExitStatus) -> Exit {
         (Some(code), _) => u8::try_from(code).map_or(Exit::Error, Exit::Code),
         (None, Some(signal)) => Exit::Signal(signal),
         (None, None) => Exit::Error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A process that withstands each kill, as one of another user does.
+    async fn withstands(until: Instant) -> Vec<Pid> {
+        tokio::time::sleep_until(until).await;
+        vec![Pid::INIT]
+    }
+
+    /// As the wrapper does, which looks after the lock between.
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_that_is_dropped_again_and_again_is_given_up_all_the_same() {
+        let begun = Instant::now();
+        let mut kill = KillAttempt::default();
+        let survivors = loop {
+            tokio::select! {
+                survivors = kill.go_on(withstands) => break survivors,
+                () = sleep(Duration::from_millis(250)) => {}
+            }
+            assert!(begun.elapsed() < KILLING_MAX * 2, "it goes on for ever");
+        };
+        assert_eq!(survivors, [Pid::INIT]);
+        assert!(begun.elapsed() >= KILLING_MAX, "it was given up early");
+
+        // What is told once is not waited for again.
+        assert_eq!(timeout(Duration::ZERO, kill.go_on(withstands)).await, Ok(vec![Pid::INIT]));
     }
 }
