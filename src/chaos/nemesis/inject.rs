@@ -43,6 +43,8 @@ const NEW_LEADER_WAIT: Duration = Duration::from_secs(10);
 /// Offset of a wall clock jump.
 const JUMP: &str = "+7h";
 const NO_JUMP: &str = "+0";
+/// A wall clock that gained more than this between two looks, which take seconds, has jumped.
+const JUMP_MIN: Duration = Duration::from_secs(3_600);
 /// System calls that make data durable.
 const SYNCS: &str = "fsync,fdatasync,sync_file_range,msync";
 /// The text in an identity file by which it belongs to a member.
@@ -185,7 +187,7 @@ impl World {
             (Fault::KillLeader | Fault::KillFollower, &[node, ..]) => self.kill(node).await,
             (Fault::Restart, &[node, ..]) => self.restart(node).await?,
             (Fault::Remove | Fault::Replace, _) => return Ok(false),
-            (Fault::ClockJump, &[node, ..]) => self.set_clock(node, JUMP)?,
+            (Fault::ClockJump, &[node, ..]) => return self.jump_clock(node, until).await,
             (Fault::SlowSync, &[node, ..]) => return self.trace(node, SYNCS, "delay_enter=120000").await,
             (Fault::FailedSync, &[node, ..]) => return self.trace(node, SYNCS, "error=EIO").await,
             (Fault::DiskFull, &[node, ..]) => return self.trace(node, WRITES, "error=ENOSPC").await,
@@ -431,6 +433,25 @@ impl World {
         self.cluster.path().join(format!("node{id}")).join("clock")
     }
 
+    /// Lets the wall clock of a node jump. Returns whether the node's own time has: the library that fakes it may do nothing in the node.
+    async fn jump_clock(&mut self, id: u64, until: Instant) -> io::Result<bool> {
+        let Some(before) = self.wall_clock(id).await else { return Ok(false) };
+        self.set_clock(id, JUMP)?;
+        while self.goes_on(until) {
+            if self.wall_clock(id).await.is_some_and(|now| has_jumped(before, now)) {
+                return Ok(true);
+            }
+            self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
+        }
+        Ok(false)
+    }
+
+    /// The time of a node's wall clock since 1970, if the node tells it.
+    async fn wall_clock(&self, id: u64) -> Option<Duration> {
+        let status = self.cluster.node(id).status().await.ok()?;
+        Some(Duration::from_millis(status.wall_unix_ms)).filter(|wall| !wall.is_zero())
+    }
+
     fn set_clock(&self, id: u64, jump: &str) -> io::Result<()> {
         match self.tools.libfaketime() {
             Some(_) => fs::write(self.clock_file(id), jump),
@@ -452,5 +473,23 @@ impl World {
             Err(_) => return Ok(!self.cluster.node_mut(id).is_alive()),
         }
         Ok(true)
+    }
+}
+
+/// Whether a wall clock has jumped between two looks.
+fn has_jumped(before: Duration, now: Duration) -> bool {
+    now.saturating_sub(before) > JUMP_MIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_goes_on_has_not_jumped() {
+        let before = Duration::from_secs(1_764_100_000);
+        assert!(has_jumped(before, before + Duration::from_secs(7 * 3_600)));
+        assert!(!has_jumped(before, before + Duration::from_secs(4)));
+        assert!(!has_jumped(before, before - Duration::from_secs(4)));
     }
 }

@@ -1,4 +1,4 @@
-//! Programs of the machine that some faults need. A fault whose program is missing is skipped and reported.
+//! Programs of the machine that some faults need. A fault whose program is missing, or can do nothing here, is skipped and reported.
 
 use std::{
     env, fs, io,
@@ -35,6 +35,8 @@ const DETACHED: Duration = Duration::from_secs(5);
 pub(crate) struct Tools {
     strace: Option<PathBuf>,
     libfaketime: Option<PathBuf>,
+    /// Whether nodes do not load the library.
+    is_not_loaded: bool,
     faked: Vec<u32>,
     /// Why this run cannot restore a cluster from a backup, if it cannot.
     no_restore: Option<&'static str>,
@@ -47,7 +49,19 @@ impl Tools {
         let named = env::var_os(LIBFAKETIME).map(PathBuf::from);
         let usual = LIBFAKETIME_PLACES.iter().map(PathBuf::from);
         let libfaketime = named.into_iter().chain(usual).find(|file| file.is_file());
-        Self { strace, libfaketime, faked: Vec::new(), no_restore }
+        Self { strace, libfaketime, is_not_loaded: false, faked: Vec::new(), no_restore }
+    }
+
+    /// Disables libfaketime if this process, which was started under it, has not loaded it: then none does. A program that is linked
+    /// statically loads nothing, and no program loads a file that is no library.
+    pub(crate) fn check_loaded(&mut self, pid: u32) {
+        let Some(library) = self.libfaketime() else { return };
+        // Where the kernel does not show it, a jump without effect is noticed when it is tried.
+        let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { return };
+        if !is_mapped(&maps, library) {
+            self.libfaketime = None;
+            self.is_not_loaded = true;
+        }
     }
 
     /// Disables strace if it may not attach to this process, because then it may not attach to any.
@@ -62,6 +76,9 @@ impl Tools {
     pub(crate) fn missing(&self, fault: Fault) -> Option<&'static str> {
         match fault.group() {
             Group::Operation if fault.makes_anew() => self.no_restore,
+            Group::Clock if self.is_not_loaded => Some(
+                "the nodes do not load libfaketime: the program may be linked statically, or the file may be no library",
+            ),
             Group::Clock if self.libfaketime.is_none() => Some("libfaketime is not installed"),
             Group::Disk if self.strace.is_none() => {
                 Some("strace is not installed, or may not attach to other processes")
@@ -140,5 +157,39 @@ impl Trace {
         }
         // If it does not exit, the drop kills it.
         let _ = timeout(DETACHED, self.child.wait()).await;
+    }
+}
+
+/// Whether a process has loaded a library, by its `/proc/PID/maps` (proc_pid_maps(5)), which has the paths without symbolic links.
+fn is_mapped(maps: &str, library: &Path) -> bool {
+    let path = fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
+    let path = path.to_string_lossy();
+    maps.lines().any(|line| line.split_once('/').is_some_and(|(_, rest)| path.strip_prefix('/') == Some(rest)))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Why a clock cannot jump, if this process was started under this library.
+    fn missing_with(library: &Path) -> Option<&'static str> {
+        let mut tools = Tools {
+            strace: None,
+            libfaketime: Some(library.to_owned()),
+            is_not_loaded: false,
+            faked: Vec::new(),
+            no_restore: None,
+        };
+        tools.check_loaded(std::process::id());
+        tools.missing(Fault::ClockJump)
+    }
+
+    #[test]
+    fn a_library_that_the_nodes_do_not_load_lets_no_clock_jump() {
+        let unrelated = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let why = missing_with(&unrelated).expect("nobody loads it");
+        assert!(why.starts_with("the nodes do not load libfaketime"), "{why}");
+        // As a library is that is loaded, the program itself is mapped.
+        assert_eq!(missing_with(&env::current_exe().unwrap()), None);
     }
 }

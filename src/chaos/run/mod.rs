@@ -694,6 +694,9 @@ async fn start(options: &RunOptions, recorder: &Recorder) -> Result<(LocalCluste
         inject::start(&mut cluster, id, &mut tools, recorder)?;
     }
     cluster.ready(LIVENESS_BOUND).await?;
+    if let Some(pid) = cluster.node(1).pid() {
+        tools.check_loaded(pid);
+    }
     let all = members.into_iter().chain(spares.iter().cloned()).collect();
     let roster = Roster { initial: options.nodes, all, spares: spares.into_iter().rev().collect() };
     Ok((cluster, links, tools, roster))
