@@ -513,7 +513,8 @@ fn a_watch_goes_on_to_the_end_of_the_run() {
 #[test]
 fn a_watch_has_its_bound_for_what_came_before_it_and_keeps_it_until_it_ends() {
     let began = (1_900_000, "eve", "fact watching {watch:w1,range:{from:a,to:c},after:0}");
-    let story = |more: &[(u64, &'static str, &'static str)]| after(&[&PUT_A, &[began]], more);
+    let first = (1_900_001, "eve", "fact watched {watch:w1,revision:5,changes:[{key:a,now:{value:x1}}]}");
+    let story = |more: &[(u64, &'static str, &'static str)]| after(&[&PUT_A, &PUT_A_AGAIN, &[began, first]], more);
     assert_eq!(watched(&story(&[(2_000_000, "nemesis", "fact end")])), Vec::<String>::new());
     convicts_watch("gap: watch \"w1\" had not reported", &story(&[(2_900_001, "nemesis", "fact end")]));
     // It was there for long enough, whatever ended it then.
