@@ -133,6 +133,8 @@ async fn a_leftover_process_that_cannot_be_killed_is_named_and_does_not_hold_the
     let mut wrapper = Command::new("setpriv");
     wrapper.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program());
     wrapper.args(["lock", "seat", "--ttl", "5s", "--", "sh", "-c", &script]);
+    // Nobody may look for a profile in root's home.
+    wrapper.env("HOME", place.path()).env_remove("XDG_CONFIG_HOME");
     wrapper.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(",")).kill_on_drop(true);
     wrapper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
 
