@@ -8,10 +8,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = ["proto/kv.proto", "proto/rpc.proto", "proto/lock.proto", "proto/election.proto"];
     let descriptors = protox::compile(files, ["proto"])?;
+
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let encoded = descriptors.encode_to_vec();
     fs::write(out.join("descriptors.bin"), &encoded)?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
+
     // etcd's gateway takes fields that it does not know.
     pbjson_build::Builder::new()
         .register_descriptors(&encoded)?

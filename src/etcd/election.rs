@@ -52,6 +52,7 @@ impl<S: EtcdStore> Election for Etcd<S> {
         let turn = self.turn(&caller, &name, lease.id(), &value).await?;
         let key = key::shown(&turn.key).to_vec();
         let rev = number(turn.created);
+
         // A lent lease would be revoked with the end of this call. It belongs to the leader now.
         let leader = LeaderKey { name, key, rev, lease: lease.keep() };
         Ok(Response::new(CampaignResponse { header: self.header(turn.revision), leader: Some(leader) }))
@@ -84,6 +85,7 @@ impl<S: EtcdStore> Election for Etcd<S> {
     async fn resign(&self, request: Request<ResignRequest>) -> Result<Response<ResignResponse>, Status> {
         let caller = self.caller(&request)?;
         let (key, created, _) = named(request.into_inner().leader)?;
+
         // One that does not lead any more has nothing to give up.
         let revision = self.leave(&caller, &key, created).await?;
         Ok(Response::new(ResignResponse { header: self.header(revision) }))
@@ -93,6 +95,7 @@ impl<S: EtcdStore> Election for Etcd<S> {
 /// The key of a leader, its create revision and its lease.
 fn named(leader: Option<LeaderKey>) -> Result<(Key, Revision, i64), Error> {
     let LeaderKey { key, rev, lease, .. } = leader.ok_or(Error::LeaderMissing)?;
+
     // No key was created at 0, which would mean that there is none.
     let created = u64::try_from(rev).ok().filter(|created| *created > 0).ok_or(Error::NotLeader)?;
     Ok((key::from_wire(&key)?, Revision(created), lease))
@@ -108,12 +111,14 @@ impl<S: EtcdStore> Etcd<S> {
     ) -> Result<(Option<KeyValue>, Revision), Error> {
         let request = RangeRequest {
             key: [name, b"/"].concat(),
+            // `0` is the byte after `/`: the range ends where the keys under the name do.
             range_end: [name, b"0"].concat(),
             limit: 1,
             sort_order: SortOrder::Ascend.into(),
             sort_target: SortTarget::Create.into(),
             ..RangeRequest::default()
         };
+
         let (answer, revision) = self.read_at(caller, &request, at).await?;
         Ok((answer.kvs.into_iter().next(), revision))
     }
@@ -122,6 +127,7 @@ impl<S: EtcdStore> Etcd<S> {
     pub(crate) fn leaders(&self, caller: S::Caller, name: Vec<u8>, requires_leader: bool) -> Result<Leaders, Error> {
         let mut ticks = interval_at(Instant::now() + CHECK, CHECK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
         let observer = ElectionObserver {
             etcd: self.clone(),
             caller,
@@ -134,6 +140,7 @@ impl<S: EtcdStore> Etcd<S> {
             requires_leader,
             ticks,
         };
+
         let leaders = unfold(Some(observer), |observer| async {
             let mut observer = observer?;
             match observer.next().await {
@@ -188,6 +195,7 @@ impl<S: EtcdStore> ElectionObserver<S> {
                     continue;
                 }
             };
+
             let is_led = following.is_led;
             match told {
                 Ok(WatchedEvents { events, .. }) if is_led => self.led(&events),
@@ -274,6 +282,7 @@ impl<S: EtcdStore> ElectionObserver<S> {
             self.leaderless_since = None;
             return Ok(());
         }
+
         let since = self.leaderless_since.get_or_insert_with(Instant::now);
         if self.requires_leader && since.elapsed() >= LEADERLESS_MAX { Err(Error::NoLeader) } else { Ok(()) }
     }

@@ -33,6 +33,7 @@ impl<S: EtcdStore> Etcd<S> {
         let store = self.store.clone();
         let caller = caller.clone();
         let follower = Follower { store, caller, range, from, with_previous, open: None, parts: Vec::new() };
+
         unfold(Some(follower), |follower| async {
             let mut follower = follower?;
             let next = follower.next().await;
@@ -59,6 +60,7 @@ impl<S: EtcdStore> Follower<S> {
     async fn next(&mut self) -> Result<WatchedEvents, EtcdStoreError> {
         loop {
             let told = match &mut self.open {
+                // A watch that ends without a reason is opened again, as after the loss of a leader.
                 Some(open) => open.next().await.unwrap_or(Err(EtcdStoreError::NoLeader)),
                 None => {
                     // Boxed, so that a watch which is open does not carry the space for its opening.
@@ -72,6 +74,7 @@ impl<S: EtcdStore> Follower<S> {
                     }
                 }
             };
+
             match told {
                 Ok(WatchedEvents { events, complete }) => {
                     self.parts.extend(events);

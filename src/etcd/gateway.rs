@@ -133,12 +133,14 @@ fn methods<S: EtcdStore>() -> impl IntoIterator<Item = (&'static str, MethodRout
         "election/leader" => Election::leader,
         "election/resign" => Election::resign,
     };
+
     let streams = [
         ("watch", stream(watch::<S>, Begins::WithItsFirst)),
         ("lease/keepalive", stream(keep_alive::<S>, Begins::WithItsFirst)),
         // The first one may be far off: nobody leads.
         ("election/observe", stream(observe::<S>, Begins::AtOnce)),
     ];
+
     calls.into_iter().chain(streams)
 }
 
@@ -230,10 +232,12 @@ where
         {
             return failed(&status);
         }
+
         let message = match whole(body, bytes_max).await {
             Ok(message) => message,
             Err(status) => return failed(&status),
         };
+
         let request = Request::from_parts(MetadataMap::from_headers(headers), extensions, message);
         match method(etcd, request).await {
             Ok(message) => answer(StatusCode::OK, message.get_ref()),
@@ -255,10 +259,12 @@ where
         let begun = async {
             let requires_leader = requires_leader(&headers);
             let asks = Asks { caller: etcd.caller_of(&extensions, &headers)?, requires_leader };
+
             let mut messages = JsonMessages::from_body(body);
             // An error of the first message has a status of its own.
             let first = timeout(BODY_TIMEOUT, messages.next()).await.map_err(|_| late())?;
             let first: Q = first.unwrap_or_else(|| Err(garbage("it is empty")))?;
+
             let rest = unfold(Some(messages), |messages| async {
                 let mut messages = messages?;
                 let next = messages.next().await?;
@@ -266,14 +272,17 @@ where
                 Some((next, messages))
             });
             let messages = iter([Ok(first.clone())]).chain(rest).boxed();
+
             // It is asked again after it has ended, if that is at once.
             let mut answers = method(&etcd, &asks, &first, messages)?.fuse();
+
             let first = match begins {
                 Begins::AtOnce => None,
                 Begins::WithItsFirst => answers.next().await,
             };
             Ok((first, answers))
         };
+
         match begun.await {
             Ok((first, answers)) => {
                 // An error that comes first is the status, as in etcd: Patroni looks for an error only where the status is one, and would
@@ -282,6 +291,7 @@ where
                     Some(Err(status)) => http_status(status.code()),
                     Some(Ok(_)) | None => StatusCode::OK,
                 };
+
                 let lines = iter(first).chain(answers).map(|item| line(&item));
                 let mut response = HttpResponse::new(Body::from_stream(lines));
                 *response.status_mut() = status;
@@ -301,6 +311,7 @@ async fn whole<Q: DeserializeOwned + Default>(body: Body, bytes_max: usize) -> R
             Status::invalid_argument(format!("the body has more than {bytes_max} bytes, or broke off: send less"))
         })
     })?;
+
     match bytes.trim_ascii() {
         // As in etcd.
         [] => Ok(Q::default()),
@@ -352,6 +363,7 @@ impl JsonMessages {
             if self.has_ended {
                 return None;
             }
+
             match self.body.next().await {
                 Some(Ok(bytes)) => {
                     if self.buffer.len() + bytes.len() > MESSAGE_BYTES_MAX {
@@ -390,6 +402,7 @@ fn answer(status: StatusCode, message: &impl Serialize) -> HttpResponse {
         Ok(bytes) => HttpResponse::new(Body::from(bytes)),
         Err(error) => return failed(&Status::internal(error.to_string())),
     };
+
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     response
@@ -419,6 +432,7 @@ fn line(item: &Result<impl Serialize, Status>) -> Result<Bytes, serde_json::Erro
             } })
         }
     };
+
     let mut line = serde_json::to_vec(&value)?;
     line.push(b'\n');
     Ok(line.into())

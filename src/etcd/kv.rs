@@ -45,6 +45,7 @@ impl<S: EtcdStore> Kv for Etcd<S> {
         let caller = self.caller(&request)?;
         let request = request.into_inner();
         check::delete(&request)?;
+
         let (revision, answer) = match self.one(&caller, request_op::Request::RequestDeleteRange(request.clone())).await
         {
             Ok((revision, Some(Answer::ResponseDeleteRange(answer)))) => (revision, answer),
@@ -52,6 +53,7 @@ impl<S: EtcdStore> Kv for Etcd<S> {
             Err(Error::TooLarge) if !request.range_end.is_empty() => self.delete_in_parts(&caller, &request).await?,
             Err(error) => return Err(error.into()),
         };
+
         Ok(Response::new(DeleteRangeResponse { header: self.header(revision), ..answer }))
     }
 
@@ -66,11 +68,13 @@ impl<S: EtcdStore> Kv for Etcd<S> {
     async fn compact(&self, request: Request<CompactionRequest>) -> Result<Response<CompactionResponse>, Status> {
         let caller = self.caller(&request)?;
         let revision = u64::try_from(request.into_inner().revision).map_err(|_| Error::Compacted)?;
+
         // etcd refuses what is compacted already, and the compacted revision itself, whose state can still be read: then that of the
         // revision before it cannot.
         for known in [revision, revision.saturating_sub(1)] {
             self.store.get(&caller, Vec::new(), Some(Revision(known))).await?;
         }
+
         self.store.compact(&caller, Revision(revision)).await?;
         Ok(Response::new(CompactionResponse { header: self.header_now() }))
     }
@@ -97,6 +101,7 @@ impl<S: EtcdStore> Etcd<S> {
             let mut room = AnswerRoom::for_shown();
             let all = KeyRange { from: from.clone(), to: to.clone() };
             let scanned = self.scan(caller, all, None, |entries| room.take_entries(&entries)).await;
+            // Forgotten between two pages. Nothing was deleted, so the client may ask again.
             scanned.map_err(|error| if error == Error::Compacted { Error::TooManyRequests } else { error })?;
         }
 
@@ -123,6 +128,7 @@ impl<S: EtcdStore> Etcd<S> {
             let Some(Answer::ResponseDeleteRange(answer)) = answer else {
                 return Err(Error::Other("no answer to a part".to_owned()));
             };
+
             whole.deleted += answer.deleted;
             whole.prev_kvs.extend(answer.prev_kvs);
             if next.is_none() {

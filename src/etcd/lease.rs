@@ -88,11 +88,14 @@ impl<S: EtcdStore> Lease for Etcd<S> {
         let caller = self.caller(&request)?;
         let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
         let found = self.store.session(&caller, key::session(id), keys).await?;
+
         let header = self.header_now();
         let Some(found) = found else {
             return Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() }));
         };
+
         let keys = found.keys.iter().map(|key| key::shown(key).to_vec()).collect();
+        // Rounded down, as etcd does: the client must not rely on a second that has begun.
         let ttl = i64::try_from(found.remaining_ms / 1000).unwrap_or(i64::MAX);
         Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl, granted_ttl: seconds(found.ttl), keys }))
     }
@@ -115,6 +118,7 @@ impl<S: EtcdStore> Etcd<S> {
         let seconds = ttl.max(TTL_MIN);
         let milliseconds = u32::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1000));
         let ttl = milliseconds.and_then(|ms| Ttl::from_millis(ms).ok()).ok_or(Error::TtlTooLarge)?;
+
         if id != 0 {
             match self.store.open(caller, key::session(id), ttl).await {
                 Err(EtcdStoreError::SessionExists) if Planted::LeaseGrantedAgain.is_on() => {}
@@ -122,6 +126,7 @@ impl<S: EtcdStore> Etcd<S> {
             }
             return Ok((id, seconds));
         }
+
         for _ in 0..ATTEMPTS_MAX {
             let id = self.next_lease();
             match self.store.open(caller, key::session(id), ttl).await {
@@ -159,6 +164,7 @@ impl<S: EtcdStore> Etcd<S> {
         let mut look = interval(AGAIN);
         // After a pause of the process one look is enough: each one sends the renewals again that are still without an answer.
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
         let keeper = Keeper {
             etcd: self.clone(),
             caller,
@@ -170,6 +176,7 @@ impl<S: EtcdStore> Etcd<S> {
             leaderless_since: None,
             requires_leader,
         };
+
         unfold(Some(keeper), |keeper| async {
             let mut keeper = keeper?;
             match keeper.next().await {
@@ -206,6 +213,7 @@ impl<S: EtcdStore> Drop for LeaseOfCall<S> {
         let Some((etcd, caller)) = self.lent.take() else { return };
         // At the end of the process there is no runtime any more. The lease then ends by itself, within a minute.
         let Ok(runtime) = Handle::try_current() else { return };
+
         let session = key::session(self.id);
         runtime.spawn(async move {
             if let Err(error) = etcd.patiently(|| etcd.store.close(&caller, session)).await {
@@ -253,6 +261,7 @@ impl<S: EtcdStore> Keeper<S> {
             if self.asked.is_none() && self.waiting == 0 {
                 return Ok(None);
             }
+
             let open = match &mut self.open {
                 Some(open) => open,
                 None => {
@@ -260,6 +269,7 @@ impl<S: EtcdStore> Keeper<S> {
                     continue;
                 }
             };
+
             tokio::select! {
                 kept = open.kept.next() => match kept {
                     Some(Ok(kept)) => {
@@ -277,9 +287,11 @@ impl<S: EtcdStore> Keeper<S> {
                     }
                     Some(Err(error)) => return Err(error.into()),
                 },
+
                 asked = next_of(&mut self.asked), if self.waiting < UNANSWERED_MAX => match asked {
                     Some(session) => {
                         let session = session?;
+                        // Each request gets an answer of its own, several for one lease too.
                         let unanswered = self.unanswered.entry(session);
                         let unanswered = unanswered.or_insert(Unanswered { times: 0, sent: Instant::now() });
                         *unanswered = Unanswered { times: unanswered.times + 1, sent: Instant::now() };
@@ -289,6 +301,7 @@ impl<S: EtcdStore> Keeper<S> {
                     }
                     None => self.asked = None,
                 },
+
                 _ = self.look.tick(), if self.waiting > 0 => {
                     for (session, unanswered) in &mut self.unanswered {
                         if unanswered.sent.elapsed() >= AGAIN {
@@ -313,6 +326,7 @@ impl<S: EtcdStore> Keeper<S> {
         self.leaderless_since.get_or_insert_with(Instant::now);
         let (renewals, to_renew) = mpsc::channel(2 * UNANSWERED_MAX);
         let to_renew = unfold(to_renew, |mut to_renew| async { Some((to_renew.recv().await?, to_renew)) });
+
         match self.etcd.store.keep_alive(&self.caller, to_renew.boxed()).await {
             Ok(kept) => {
                 for (session, unanswered) in &mut self.unanswered {
@@ -332,6 +346,7 @@ impl<S: EtcdStore> Keeper<S> {
             KeptAlive::Ended(session) if Planted::EndedLeaseRenewed.is_on() => (session, 1),
             KeptAlive::Ended(session) => (session, 0),
         };
+
         match self.unanswered.get_mut(&session) {
             Some(unanswered) => {
                 unanswered.times -= 1;
@@ -344,6 +359,7 @@ impl<S: EtcdStore> Keeper<S> {
             None if ttl > 0 => return None,
             None => {}
         }
+
         let id = key::lease(session)?;
         Some(LeaseKeepAliveResponse { header: self.etcd.header_now(), id, ttl })
     }

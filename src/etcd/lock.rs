@@ -27,6 +27,7 @@ impl<S: EtcdStore> Lock for Etcd<S> {
     async fn unlock(&self, request: Request<UnlockRequest>) -> Result<Response<UnlockResponse>, Status> {
         let caller = self.caller(&request)?;
         let key = key::from_wire(&request.into_inner().key)?;
+
         // One entry of the log: nearly always the key is there, with the lease that it names.
         let mut may_be_deleted = false;
         if let Some(lease) = key::named_lease(&key) {
@@ -48,6 +49,7 @@ impl<S: EtcdStore> Lock for Etcd<S> {
             }
             return Err(Error::NotLocked { key: String::from_utf8_lossy(key::shown(&key)).into_owned() }.into());
         };
+
         // It was there: whoever deleted it meanwhile, an attempt of this call or another one, it is not locked any more.
         let revision = self.leave(&caller, &key, entry.created).await?;
         Ok(Response::new(UnlockResponse { header: self.header(revision) }))

@@ -28,6 +28,7 @@ impl<S: EtcdStore> Maintenance for Etcd<S> {
         let condition = self.store.condition();
         let bytes = i64::try_from(condition.table_bytes).unwrap_or(i64::MAX);
         let errors = if leader.is_none() { vec![NO_LEADER.to_owned()] } else { Vec::new() };
+
         Ok(Response::new(StatusResponse {
             header: self.header(facts.revision),
             version: VERSION.to_owned(),

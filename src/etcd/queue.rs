@@ -57,15 +57,18 @@ impl<S: EtcdStore> Etcd<S> {
         let (prefix, range) = under(name)?;
         let key = key::from_wire(&[&prefix, key::hex(lease).as_bytes()].concat())?;
         let value = Value::new(value).map_err(|_| Error::TooLarge)?;
+
         loop {
             // A task of its own: it ends though its caller is gone, and so whatever it puts is deleted then.
             let joining = self.clone().join(caller.clone(), range.clone(), key.clone(), lease, value.clone());
             let joined = tokio::spawn(joining).await.map_err(|error| Error::Other(error.to_string()))??;
             let Joined { place, is_new, first } = joined;
+
             let revision = match first {
                 Some(revision) => Ok(revision),
                 None => self.wait(caller, &range, &place, lease).await,
             };
+
             match revision {
                 Ok(revision) => return Ok(QueueTurn { created: place.keep(), key, revision }),
                 // The request that put it deleted it.
@@ -95,14 +98,18 @@ impl<S: EtcdStore> Etcd<S> {
             lease: PutLease::Given(Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete }),
             claims: key::queue(&key, lease).map(PutClaim::from),
         });
+
         let by = if Planted::QueueByKey.is_on() { SortBy::Key } else { SortBy::Created };
         let oldest = Select { range, by, limit: 1, shows: Shows::Keys, ..Select::default() };
         let oldest = TxnOperation::Select(oldest);
+
+        // The transaction that puts the key also shows the oldest one: the first in the queue needs no read.
         let then = vec![put.clone(), oldest.clone()];
         let otherwise = vec![TxnOperation::Get(key.clone()), put, oldest];
         let is_absent = is_at(&key, Operand::Created(Revision(0)));
         let txn = Txn::new(vec![is_absent], then, otherwise).map_err(|_| Error::TooLarge)?;
         let committed = self.patiently(|| self.store.commit(&caller, txn.clone())).await?;
+
         let mut created = committed.revision;
         let mut oldest = None;
         for result in &committed.results {
@@ -113,6 +120,7 @@ impl<S: EtcdStore> Etcd<S> {
                 TxnResult::Deleted(_) | TxnResult::Opened(_) | TxnResult::PutChild(_) => {}
             }
         }
+
         let is_new = committed.succeeded;
         let is_first = oldest == Some(created);
         let written = committed.revision;
@@ -135,15 +143,19 @@ impl<S: EtcdStore> Etcd<S> {
                 Standing::First => return Ok(revision),
                 Standing::Behind(ahead) => ahead,
             };
+
+            // What happened up to this revision shows in where the key stands.
             let from = Some(Revision(revision.0 + 1));
             let follow =
                 |key: &Key| Ok::<_, Error>(self.follow(caller, key::range(key::shown(key), &[])?, from, false));
             let mut ahead = follow(&ahead)?;
             let mut own = follow(&place.key)?;
+
             let ended = tokio::select! {
                 ended = deleted(&mut ahead) => ended,
                 ended = deleted(&mut own) => ended,
             };
+
             match ended {
                 // What was missed shows in what is there.
                 Ok(()) | Err(EtcdStoreError::Compacted { .. }) => {}
@@ -167,12 +179,15 @@ impl<S: EtcdStore> Etcd<S> {
         let own = |(key, entry): &(Key, Arc<Entry>)| *key == place.key && entry.created == place.created;
         let is_there = selected.entries.iter().any(own);
         let ahead = selected.entries.into_iter().find(|(_, entry)| entry.created < place.created);
+
         // Otherwise keys of one transaction, which are of one age, may hide them.
         let is_clear = !selected.more || (is_there && ahead.is_some());
+        // A copy without the key's own write would take the key for deleted.
         let is_behind = revision < place.written && !Planted::CopyBehindItsWrite.is_on();
         if is_behind || !is_clear {
             return self.standing_at_leader(caller, range, place).await;
         }
+
         let standing = match ahead {
             _ if !is_there => Standing::Gone,
             Some((ahead, _)) => Standing::Behind(ahead),
@@ -191,11 +206,13 @@ impl<S: EtcdStore> Etcd<S> {
         // As etcd's recipe: keys of one transaction are of one age, and none of them is ahead of another.
         let older = up_to(Revision(place.created.0.saturating_sub(1)), range, 1);
         let (selected, revision) = self.store.select(caller, older, None).await?;
+
         let own = self.store.get(caller, vec![place.key.clone()], Some(revision)).await;
         // Forgotten between the two reads: both are made again.
         let own = own.map_err(|error| {
             if matches!(error, EtcdStoreError::Compacted { .. }) { Error::TooManyRequests } else { error.into() }
         })?;
+
         let is_there = own.entries.into_iter().flatten().any(|entry| entry.created == place.created);
         let standing = match selected.entries.into_iter().next() {
             _ if !is_there => Standing::Gone,
@@ -222,6 +239,7 @@ impl<S: EtcdStore> Etcd<S> {
         let lease_of = Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete };
         let claims = key::queue(key, lease).map(PutClaim::from);
         let put = Put { key: key.clone(), value: value.clone(), lease: PutLease::Given(lease_of), claims };
+
         let txn = Txn::new(vec![is_at(key, Operand::Created(created))], vec![TxnOperation::Put(put)], Vec::new());
         let txn = txn.map_err(|_| Error::TooLarge)?;
         let committed = self.patiently(|| self.store.commit(caller, txn.clone())).await?;
@@ -258,6 +276,7 @@ impl<S: EtcdStore> Etcd<S> {
             let txn = delete_if(wrote)?;
             self.patiently(|| self.store.withdraw(caller, txn.clone())).await
         };
+
         if let Err(error) = withdrawn.await {
             tracing::debug!(%error, ?key, "a key whose caller is gone stays until its lease ends");
         }

@@ -75,12 +75,14 @@ impl<S: EtcdStore> Etcd<S> {
             view.add(found.entries.into_iter().flatten().map(|entry| (key.clone(), entry)))?;
             return Ok((view.answer(), found.revision));
         }
+
         match self.store.select(caller, select(request)?, at).await {
             Ok((selected, revision)) => return Ok((answer(selected), revision)),
             // Page by page, since there are too many entries, or too much to show.
             Err(EtcdStoreError::TooLarge(_)) => {}
             Err(error) => return Err(error.into()),
         }
+
         let range = key::range(&request.key, &request.range_end)?;
         for _ in 0..ATTEMPTS_MAX {
             let mut view = RangeView::new(request);
@@ -105,6 +107,7 @@ impl<S: EtcdStore> Etcd<S> {
         if range.is_empty() {
             return Ok(self.store.get(caller, Vec::new(), at).await?.revision);
         }
+
         let first = self.store.list(caller, range.clone(), 0, at).await?;
         let revision = first.revision;
         // The pages that follow are read as of the first one, so that all of them show one moment.
@@ -231,11 +234,13 @@ impl<'a> RangeView<'a> {
             if self.request.count_only || !self.shows(&found.1) {
                 continue;
             }
+
             // Entries come in the order of their keys. If no other one is wanted, the first ones are the answer.
             if self.limit > 0 && self.order == SortOrder::None && self.found.len() >= self.limit {
                 self.more = true;
                 continue;
             }
+
             // A value that is not shown is not kept either, unless it decides the order.
             let is_kept = !self.request.keys_only || self.target == SortTarget::Value;
             let found = if is_kept { found } else { without_value(found) };
@@ -262,6 +267,7 @@ impl<'a> RangeView<'a> {
     fn shows(&self, entry: &Entry) -> bool {
         let RangeRequest { min_mod_revision, max_mod_revision, min_create_revision, max_create_revision, .. } =
             *self.request;
+
         // A bound of 0 is none.
         let within = |revision: Revision, least: i64, most: i64| {
             (least == 0 || number(revision) >= least) && (most == 0 || number(revision) <= most)
@@ -280,12 +286,14 @@ impl<'a> RangeView<'a> {
             SortTarget::Mod => one.modified.cmp(&other.modified),
             SortTarget::Value => one.value.cmp(&other.value),
         };
+
         // The sorts are stable: equal entries stay in the order of their keys.
         match self.order {
             SortOrder::None => {}
             SortOrder::Ascend => self.found.sort_by(ascending),
             SortOrder::Descend => self.found.sort_by(|one, other| Ordering::reverse(ascending(one, other))),
         }
+
         if self.limit > 0 && self.found.len() > self.limit {
             self.found.truncate(self.limit);
             self.more = true;
@@ -320,6 +328,7 @@ pub(crate) fn answer(Selected { entries, count, more }: Selected) -> RangeRespon
 pub(crate) fn select(request: &RangeRequest) -> Result<Select, Error> {
     let (order, target) = order(request);
     let revision = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0).map(Revision);
+
     Ok(Select {
         range: key::range(&request.key, &request.range_end)?,
         created: Bounds { min: revision(request.min_create_revision), max: revision(request.max_create_revision) },

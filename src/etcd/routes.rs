@@ -78,8 +78,10 @@ pub fn services<S: EtcdStore>(store: S) -> EtcdServices<S> {
     // A quarter of all numbers is beyond it: as many leases are never granted.
     let leases = Arc::new(AtomicU64::new(store.random() >> 2));
     let etcd = Etcd { store, shown: Arc::default(), leases };
+
     let kv = KvServer::new(etcd.clone());
     let lock = LockServer::new(etcd.clone());
+
     let routes = Routes::from(gateway(etcd.clone()))
         .add_service(kv.clone())
         .add_service(LeaseServer::new(etcd.clone()))
@@ -89,6 +91,7 @@ pub fn services<S: EtcdStore>(store: S) -> EtcdServices<S> {
         .add_service(MaintenanceServer::new(etcd.clone()))
         .add_service(ClusterServer::new(etcd.clone()))
         .add_service(AuthServer::new(etcd));
+
     let all = Routes::from(routes.into_axum_router().layer(from_fn(name_unknown_method))).prepare();
     EtcdServices { kv, lock, all }
 }
@@ -98,6 +101,7 @@ async fn name_unknown_method(request: HttpRequest, next: Next) -> HttpResponse {
     let uri = request.uri().clone();
     let response = next.run(request).await;
     let headers = response.headers();
+    // 12 is UNIMPLEMENTED.
     let is_unimplemented = headers.get(Status::GRPC_STATUS).is_some_and(|code| code == "12");
     if is_unimplemented && !headers.contains_key(Status::GRPC_MESSAGE) {
         return unknown_method(uri.path()).into_http();

@@ -75,6 +75,7 @@ impl<S: EtcdStore> Etcd<S> {
     pub(crate) fn watches(&self, caller: S::Caller, requests: WatchRequests, requires_leader: bool) -> WatchAnswers {
         let mut ticks = interval_at(Instant::now() + CHECK, CHECK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
         let watcher = StreamWatcher {
             etcd: self.clone(),
             caller,
@@ -89,6 +90,7 @@ impl<S: EtcdStore> Etcd<S> {
             requires_leader,
             ticks,
         };
+
         unfold(Some(watcher), |watcher| async {
             let mut watcher = watcher?;
             match watcher.next().await {
@@ -159,9 +161,11 @@ impl<S: EtcdStore> StreamWatcher<S> {
             if let Some(answer) = self.ready.pop_front() {
                 return Ok(Some(answer));
             }
+
             if self.requests.is_none() && self.opening.is_none() && self.watches.is_empty() {
                 return Ok(None);
             }
+
             tokio::select! {
                 request = next_of(&mut self.requests), if self.opening.is_none() => match request {
                     Some(request) => self.take(request?),
@@ -197,13 +201,16 @@ impl<S: EtcdStore> StreamWatcher<S> {
             // The first one of all.
             request.key = vec![0];
         }
+
         let (id, range) = match self.admit(&request) {
             Ok(admitted) => admitted,
             Err(reason) => return self.refuse(NO_WATCH, reason),
         };
+
         let from = u64::try_from(request.start_revision).ok().filter(|from| *from > 0).map(Revision);
         let mut events = self.etcd.follow(&self.caller, range, from, request.prev_kv);
         let watching = OpenWatch { request, complete: Revision(0), told_at: Instant::now(), stop: None };
+
         let opening = async move {
             let first = events.next().await.unwrap_or(Err(EtcdStoreError::Stopping));
             OpenedWatch { id, watching, first, events }
@@ -218,17 +225,21 @@ impl<S: EtcdStore> StreamWatcher<S> {
         if range.is_empty() {
             return Err("mvcc: watcher range is empty".to_owned());
         }
+
         if self.watches.len() >= WATCHES_MAX {
             return Err(format!(
                 "etcdserver: a stream has {WATCHES_MAX} watches at the most: cancel some, or open another stream"
             ));
         }
+
         if *watch_id != 0 {
             if self.watches.contains_key(watch_id) {
                 return Err("mvcc: duplicate watch ID provided on the WatchStream".to_owned());
             }
             return Ok((*watch_id, range));
         }
+
+        // Ids that the client chose are skipped.
         while self.watches.contains_key(&self.next_id) {
             self.next_id += 1;
         }
@@ -248,6 +259,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
         let OpenedWatch { id, mut watching, first, events } = opened;
         let present = self.etcd.store.facts().revision;
         let before = u64::try_from(watching.request.start_revision.saturating_sub(1)).unwrap_or_default();
+
         let revision = match &first {
             // From now on: a client that hears of nothing else goes on from here.
             Ok(first) if watching.request.start_revision <= 0 => first.complete,
@@ -266,6 +278,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
             }
             Err(error) => return Err(error.clone().into()),
         };
+
         let header = self.etcd.header(revision);
         self.ready.push_back(WatchResponse { header, watch_id: id, created: true, ..Default::default() });
         if first.is_ok() {
@@ -273,12 +286,15 @@ impl<S: EtcdStore> StreamWatcher<S> {
             watching.stop = Some(stop);
             self.events.push(events.boxed());
         }
+
         self.watches.insert(id, watching);
+        // The first thing that the store says of a watch may have events.
         self.told(id, first)
     }
 
     /// Hands on what the store says of a watch.
     fn told(&mut self, id: i64, told: Result<WatchedEvents, EtcdStoreError>) -> Result<(), Status> {
+        // The client has canceled it, and this was under way.
         let Some(watching) = self.watches.get_mut(&id) else { return Ok(()) };
         let error = match told {
             Ok(told) => {
@@ -292,10 +308,12 @@ impl<S: EtcdStore> StreamWatcher<S> {
             }
             Err(error) => error,
         };
+
         self.watches.remove(&id);
         if Planted::WatchEndsSilently.is_on() {
             return Ok(());
         }
+
         let canceled = WatchResponse { watch_id: id, canceled: true, ..Default::default() };
         let canceled = if let EtcdStoreError::Compacted { compacted } = error {
             // From where a watch is possible.
@@ -306,6 +324,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
         } else {
             return Err(error.into());
         };
+
         self.ready.push_back(canceled);
         Ok(())
     }
@@ -330,6 +349,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
                 }
             }
         }
+
         let present = self.etcd.store.facts().revision;
         for (id, watching) in &mut self.watches {
             // The watch of a revision to come has nothing to tell.
@@ -351,6 +371,7 @@ impl OpenWatch {
         let mut bytes = 0;
         let mut events = told.events.iter().filter(|event| self.shows(event)).peekable();
         let mut answer = WatchResponse { watch_id: id, ..Default::default() };
+
         while let Some(event) = events.next() {
             let shown = shown(event, self.request.prev_kv);
             bytes += size(&shown);
@@ -364,6 +385,7 @@ impl OpenWatch {
                 answer.watch_id = id;
             }
         }
+
         if !answer.events.is_empty() {
             answer.header = etcd.header(told.complete);
             answers.push(answer);
@@ -382,6 +404,7 @@ impl OpenWatch {
 fn shown(event: &EntryEvent, with_previous: bool) -> Event {
     let EntryEvent { revision, key, before, after } = event;
     let prev_kv = before.as_ref().filter(|_| with_previous).map(|before| key_value(key, before));
+
     let (r#type, kv) = match after {
         Some(after) => (EventType::Put, key_value(key, after)),
         None => {
@@ -390,6 +413,7 @@ fn shown(event: &EntryEvent, with_previous: bool) -> Event {
             (EventType::Delete, deleted)
         }
     };
+
     Event { r#type: r#type.into(), kv: Some(kv), prev_kv }
 }
 
