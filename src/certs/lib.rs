@@ -122,14 +122,18 @@ impl Authority {
         check_cluster_id(cluster)?;
         let files = Files::without_authority(directory)?;
         let at_fault = |source| CertsError::Authority { file: files.certificate.clone(), source };
+
         let mut params = CertificateParams::new(Vec::new()).map_err(at_fault)?;
+        // A path length of 0: no certificate that it signs can sign others in turn.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::OrganizationName, cluster);
+
         let key = KeyPair::generate().map_err(at_fault)?;
         // Part of the key, so that two authorities of one cluster, the old one and the new one, are told apart.
         let part: String = key.public_key_raw().iter().skip(1).take(4).map(|byte| format!("{byte:02x}")).collect();
         params.distinguished_name.push(DnType::CommonName, format!("Lockkeeper authority of {cluster} ({part})"));
+
         valid_for(&mut params, AUTHORITY_DAYS);
         let certificate = params.self_signed(&key).map_err(at_fault)?;
         files.write(&certificate.pem(), &key.serialize_pem())?;
@@ -142,12 +146,15 @@ impl Authority {
         let read = |file: &Path| fs::read_to_string(file).map_err(failed("read", file));
         let certificate = read(&files.certificate)?;
         let key = read(&files.key)?;
+
         let wrong = |file: &Path| {
             let file = file.to_owned();
             move |source| CertsError::Authority { file, source }
         };
         let key = KeyPair::from_pem(&key).map_err(wrong(&files.key))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(wrong(&files.certificate))?;
+
+        // After a restore the certificate of the authority still names the earlier cluster: the file beside it counts.
         let (cluster, earlier) = match recorded_clusters(directory)? {
             Some(recorded) => recorded,
             None => {
@@ -281,12 +288,14 @@ impl Authority {
     ) -> Result<Files, CertsError> {
         let files = Files::in_directory(&self.directory, name);
         let at_fault = |source| CertsError::Authority { file: files.certificate.clone(), source };
+
         let mut params = CertificateParams::new(Vec::new()).map_err(at_fault)?;
         let own = format!("lockkeeper://{}/{path}", self.cluster);
         let earlier = earlier.iter().map(|cluster| format!("{EARLIER_SCHEME}{cluster}"));
         for uri in [own].into_iter().chain(earlier) {
             params.subject_alt_names.push(SanType::URI(uri.as_str().try_into().map_err(at_fault)?));
         }
+
         for host in hosts {
             let wrong = |_| CertsError::Name(format!("{host:?} is neither a host name nor an IP address"));
             params.subject_alt_names.push(match host.parse::<IpAddr>() {
@@ -295,12 +304,14 @@ impl Authority {
                 Err(_) => return Err(CertsError::Name(format!("{host:?} is neither a host name nor an IP address"))),
             });
         }
+
         params.distinguished_name.push(DnType::OrganizationName, self.cluster.as_str());
         params.distinguished_name.push(DnType::CommonName, name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = usages.to_vec();
         params.use_authority_key_identifier_extension = true;
         valid_for(&mut params, days);
+
         let key = KeyPair::generate().map_err(at_fault)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(at_fault)?;
         files.write(&certificate.pem(), &key.serialize_pem())?;
@@ -349,9 +360,12 @@ fn recorded_clusters(directory: &Path) -> Result<Option<(String, Vec<String>)>, 
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("read", &file)(error)),
     };
+
     let mut clusters = text.lines().map(str::to_owned);
     let cluster = clusters.next().unwrap_or_default();
     let earlier: Vec<String> = clusters.collect();
+
+    // They go into the names of certificates, and a person may have edited the file.
     for named in [&cluster].into_iter().chain(&earlier) {
         check_cluster_id(named).map_err(|wrong| CertsError::Name(format!("{}: {wrong}", file.display())))?;
     }

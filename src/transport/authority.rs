@@ -183,15 +183,19 @@ fn authority(block: &[u8]) -> Option<(Range<usize>, Vec<u8>)> {
             fields.integer(5)?;
             continue;
         }
+
+        // An index of 0 means that the name follows as text.
         let name = fields.integer(if first & 0x40 != 0 { 6 } else { 4 })?;
         if name == 0 {
             fields.string()?;
         }
+
         let start = fields.at;
         let (is_huffman, value) = fields.string()?;
         if name != AUTHORITY {
             continue;
         }
+
         if value.len() > VALUE_BYTES_MAX {
             return None;
         }
@@ -221,6 +225,7 @@ impl<'a> Fields<'a> {
         if prefix < prefix_max {
             return Some(prefix);
         }
+
         let mut number = prefix;
         // No length in a frame has more than three further bytes.
         for shift in [0, 7, 14] {
@@ -265,9 +270,11 @@ fn huffman_text(bytes: &[u8]) -> Option<Vec<u8>> {
     if !bytes.starts_with(&HUFFMAN_BEGINNING) {
         return None;
     }
+
     let mut text = Vec::new();
     let mut code = 0_u16;
     let mut bits = 0;
+
     for byte in bytes {
         for place in (0..8).rev() {
             code = code << 1 | u16::from(byte >> place & 1);
@@ -280,6 +287,7 @@ fn huffman_text(bytes: &[u8]) -> Option<Vec<u8>> {
             }
         }
     }
+
     // What is left is padding: less than a byte, all ones.
     (bits < 8 && code + 1 == 1 << bits).then_some(text)
 }

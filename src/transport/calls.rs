@@ -63,8 +63,12 @@ where
             Ok(call) => call,
             Err(full) => return Ok(answer(refused(full).into_response(is_grpc), None)),
         };
+
         let (mut parts, mut body) = request.into_parts();
         parts.extensions.insert(self.remote.clone());
+
+        // Without a permit the call waits here for its first frame, where it costs almost nothing. The service is called once the message
+        // has begun.
         let mut first = None;
         let permit = match self.without_message.try_acquire_owned() {
             Ok(permit) => Some(permit),
@@ -77,16 +81,20 @@ where
                 None
             }
         };
+
         let progress = Arc::new(RequestProgress::new(self.arriving.request(self.slot.origin())));
         let messages = is_grpc.then(ArrivingMessages::default);
         let request_body = RequestBody { body, first, messages, bytes: 0, progress: Arc::clone(&progress), permit };
         let answered = self.service.oneshot(Request::from_parts(parts, Body::new(request_body)));
         let mut answered = pin!(answered);
+
+        // A service that has part of the message knows itself how long to wait for the rest.
         let response = match timeout(FIRST_MESSAGE_TIMEOUT, &mut answered).await {
             Ok(response) => response?,
             Err(_) if progress.has_message.load(Relaxed) => answered.await?,
             Err(_) => no_message().into_response(is_grpc),
         };
+
         progress.answered();
         if self.remote.must_finish() {
             self.slot.finish();

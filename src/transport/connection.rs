@@ -152,14 +152,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(context, buffer);
         let bytes = &buffer.filled()[before..];
         this.read_state.read(bytes.len());
+
         if !this.preface.is_over() {
             this.preface.take(bytes);
             this.read_state.note_handshake(this.preface.is_over());
         }
+
         read
     }
 }

@@ -144,11 +144,13 @@ pub fn channel_of<C: Connector>(endpoint: Endpoint, connector: C, address: &str)
         async move {
             let stream = timeout(CONNECT_TIMEOUT, connector.connect(&address)).await;
             let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+
             let explain =
                 |error: io::Error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}"));
             stream.map(TokioIo::new).map_err(explain)
         }
     };
+
     endpoint.connect_with_connector_lazy(tower::service_fn(dial))
 }
 

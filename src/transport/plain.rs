@@ -45,10 +45,12 @@ pub(super) async fn refused<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) ->
             more => read += more,
         }
     }
+
     let is_http = first[..read].first().is_some_and(u8::is_ascii_uppercase) && read == FIRST_BYTES;
     if !is_http {
         return Ok(Rewound { first, unread: 0..read, stream });
     }
+
     let answer = if first == HTTP2 { goaway() } else { bad_request() };
     stream.write_all(&answer).await?;
     stream.shutdown().await?;

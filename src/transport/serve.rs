@@ -77,6 +77,7 @@ pub async fn serve<L, V>(
     let arriving = ArrivingBytes::new(settings.arriving_bytes_max);
     let handshakes = acceptor.map(|acceptor| Handshakes { acceptor, failed: Arc::default() });
     let mut connections = JoinSet::new();
+
     loop {
         let (stream, remote) = tokio::select! {
             biased;
@@ -86,11 +87,13 @@ pub async fn serve<L, V>(
             Some(_) = connections.join_next() => continue,
             accepted = next(&mut listener, &slots) => accepted,
         };
+
         let slot_guard = slots.admit(remote.ip(), ReadState::new(settings.turn_bytes));
         let limits = CallLimits { without_message_max: settings.without_message_max, arriving: arriving.clone() };
         let http = http.clone();
         let service = service.clone();
         let stopping = stopping.clone();
+
         match &handshakes {
             None => {
                 let read_state = Arc::clone(&slot_guard.0.read_state);
@@ -98,6 +101,7 @@ pub async fn serve<L, V>(
                 connections.spawn(connection(stream, slot_guard, http, limits, service, stopping));
             }
             Some(handshakes) => {
+                // On the runtime for handshakes, if there is one: their cryptography must not delay the calls of other connections.
                 let handshakes = handshakes.clone();
                 connections.spawn(async move {
                     let slot = Arc::clone(&slot_guard.0);
@@ -108,6 +112,7 @@ pub async fn serve<L, V>(
             }
         }
     }
+
     // The operating system refuses new connections from now on, so clients use another node.
     drop(listener);
     while connections.join_next().await.is_some() {}
@@ -151,14 +156,17 @@ async fn connection<S, V>(
     let without_message = Arc::new(Semaphore::new(without_message_max));
     let calls = CallHandler { slot: Arc::clone(slot), remote: connection.remote(), without_message, arriving, service };
     let answers = service_fn(move |request| calls.clone().answer(request));
+
     let Some(http1) = http1 else {
         return to_its_end(http2.serve_connection(TokioIo::new(connection), answers), slot, remote, stopping).await;
     };
+
     let told = tokio::select! {
         told = timeout(HANDSHAKE_TIMEOUT, plain::is_http2(connection)) => told,
         () = stopping.cancelled() => return,
         () = slot.must_end() => return,
     };
+
     match told {
         Ok(Ok((stream, true))) => {
             let stream = WithoutScheme::new(stream);
@@ -229,6 +237,7 @@ async fn to_its_end(served: impl Served, slot: &Slot, remote: SocketAddr, stoppi
             },
             () = sleep_until(deadlines.next_check(slot)) => deadlines.check(slot),
         };
+
         match closing {
             Closing::NotYet => {}
             Closing::Gracefully => {
@@ -269,6 +278,7 @@ impl Handshakes {
     {
         let runtime = self.acceptor.runtime().cloned();
         let handshake = async move { self.secured(stream, remote, &slot, &stopping).await };
+
         match runtime {
             None => handshake.await,
             // An error: that runtime ends, and with it the node.
@@ -294,11 +304,13 @@ impl Handshakes {
             () = stopping.cancelled() => return None,
             () = slot.must_end() => return None,
         };
+
         match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((stream, subject)) => {
                 Some(Connection::new(stream, remote, Arc::clone(&slot.read_state)).with_subject(subject))
             }
             Err(error) => {
+                // Counted, and logged now and then: any client can cause as many of these as it likes.
                 if let Some(count) = self.failed.count() {
                     tracing::warn!(count, %remote, %error, "a connection was refused: its TLS handshake failed");
                 }

@@ -84,6 +84,7 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
         };
         TlsError::new(file, format!("cannot be read: {error}: {remedy}"))
     };
+
     let length = fs::metadata(file).map_err(failed)?.len();
     if length > FILE_BYTES_MAX {
         return Err(TlsError::new(
@@ -91,6 +92,7 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
             format!("has {length} bytes, more than {FILE_BYTES_MAX}: it is no certificate"),
         ));
     }
+
     fs::read(file).map_err(failed)
 }
 
@@ -111,16 +113,19 @@ impl TlsContents {
         let (Some((certificate, key)), Some((certificate_file, key_file))) = (&self.own, &files.own) else {
             return Ok(None);
         };
+
         let wrong = |what: String| TlsError::new(certificate_file, what);
         let chain = certificates(certificate).map_err(wrong)?;
         let subject = Subject::from_certificate(&chain[0]).map_err(wrong)?;
         let expires = subject::expires(&chain[0]).map_err(wrong)?;
+
         let wrong_key = |what: String| TlsError::new(key_file, what);
         let key = PrivateKeyDer::from_pem_slice(key);
         let key = key.map_err(|_| wrong_key("has no private key in PEM (PKCS #8, SEC 1 or PKCS #1)".to_owned()))?;
         let key = ring::sign::any_supported_type(&key);
         let key =
             key.map_err(|_| wrong_key("has a key of a kind that is not supported: use ECDSA or Ed25519".to_owned()))?;
+
         let certified = CertifiedKey::new(chain, key);
         let does_not_fit = |_| wrong_key(format!("is not the key of {}", certificate_file.display()));
         certified.keys_match().map_err(does_not_fit)?;

@@ -137,6 +137,7 @@ impl Tls {
         if contents == before.contents {
             return Ok(false);
         }
+
         let next = Current::from_files(&self.shared.files, self.shared.earlier.as_deref(), contents)?;
         if let (Some(was), Some(is)) = (&before.own, &next.own)
             && was.subject != is.subject
@@ -144,6 +145,7 @@ impl Tls {
             let what = format!("names {}, and the one in use {}: only a restart changes that", is.subject, was.subject);
             return Err(TlsError::new(self.shared.files.certificate_or_ca(), what));
         }
+
         *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
         Ok(true)
     }
@@ -154,6 +156,7 @@ impl Tls {
         let mut refused = String::new();
         loop {
             tokio::time::sleep(POLL).await;
+
             let tls = self.clone();
             match tokio::task::spawn_blocking(move || tls.reload()).await {
                 Ok(Ok(true)) => {
@@ -162,6 +165,7 @@ impl Tls {
                     tracing::info!(days_left, "the certificates were read again: new connections use them");
                 }
                 Ok(Ok(false)) => refused.clear(),
+                // Once for each reason: the files are looked at again in a few seconds, and the log would fill with it.
                 Ok(Err(error)) if error.to_string() != refused => {
                     refused = error.to_string();
                     tracing::error!("the changed certificates are not used, the old ones are: {refused}");
@@ -203,6 +207,7 @@ impl Current {
         let roots = Arc::new(contents.roots(files)?);
         let own = contents.own(files)?;
         let own = own.map(|(certified, subject, expires)| Own { certified: Arc::new(certified), subject, expires });
+
         let servers = match &own {
             Some(Own { certified, subject: Subject::Node { cluster, .. }, .. }) => {
                 let server = |port| {
@@ -210,15 +215,18 @@ impl Current {
                     let resolver = Arc::new(SingleCertAndKey::from(Arc::clone(certified)));
                     let wrong = |error: rustls::Error| TlsError::new(files.certificate_or_ca(), error.to_string());
                     let builder = builder.map_err(wrong)?;
+
                     if port == Port::Http {
                         let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
                         config.alpn_protocols = vec![ALPN_HTTP.to_vec()];
                         return Ok(Arc::new(config));
                     }
+
                     let earlier = earlier.map(str::to_owned);
                     let verifier = ClientVerifier::new(Arc::clone(&roots), cluster.clone(), earlier, port);
                     let verifier = verifier.map_err(|error| TlsError::new(&files.ca, error))?;
                     let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
+
                     config.alpn_protocols = match port {
                         Port::Peers | Port::Clients => vec![ALPN.to_vec()],
                         Port::EitherHttp => vec![ALPN.to_vec(), ALPN_HTTP.to_vec()],
@@ -236,6 +244,7 @@ impl Current {
             }
             Some(Own { subject: Subject::Client { .. }, .. }) | None => None,
         };
+
         Ok(Self { contents, roots, own, servers })
     }
 
@@ -243,16 +252,19 @@ impl Current {
     fn client(&self, expected: Expected, successor: &Arc<OnceLock<String>>) -> io::Result<ClientConfig> {
         let subject = self.own.as_ref().map(|own| own.subject.clone());
         let verifier = NodeVerifier::new(Arc::clone(&self.roots), subject, expected, Arc::clone(successor));
+
         let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
         let builder = builder.map_err(io::Error::other)?.dangerous();
         // Checks all that rustls's own verifier does, except that a peer is known by its id instead of its host.
         let builder = builder.with_custom_certificate_verifier(Arc::new(verifier));
+
         let mut config = match &self.own {
             Some(own) => {
                 builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&own.certified))))
             }
             None => builder.with_no_client_auth(),
         };
+
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(config)
     }
@@ -340,6 +352,7 @@ fn explained(error: io::Error) -> io::Error {
     if let E::InvalidCertificate(CertificateError::Other(wrong)) = cause {
         return io::Error::new(error.kind(), wrong.0.to_string());
     }
+
     let hints = [
         (E::InvalidMessage(InvalidMessage::InvalidContentType), SPEAKS_NO_TLS),
         (E::AlertReceived(Alert::UnknownCA), "the other end does not trust the authority that signed this certificate"),
@@ -358,6 +371,7 @@ fn explained(error: io::Error) -> io::Error {
             "the other end refuses this certificate: it is for the other end of a connection",
         ),
     ];
+
     let Some((_, hint)) = hints.into_iter().find(|(known, _)| known == cause) else { return error };
     io::Error::new(error.kind(), format!("{cause}: {hint}"))
 }
@@ -423,6 +437,7 @@ impl Acceptor {
         let current = self.tls.current();
         let servers = current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
         let [peers, clients, either, http, console] = servers;
+
         let config = match self.port {
             Port::Peers => peers,
             Port::Clients => clients,
@@ -430,6 +445,7 @@ impl Acceptor {
             Port::Http => http,
             Port::Console => console,
         };
+
         let stream = tokio_rustls::TlsAcceptor::from(Arc::clone(config)).accept(stream).await?;
         let subject = subject_of(&stream).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok((stream, subject))

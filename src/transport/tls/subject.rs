@@ -46,10 +46,12 @@ impl Subject {
         let certificate = parsed(certificate)?;
         let names = certificate.subject_alternative_name().map_err(|error| format!("has malformed names: {error}"))?;
         let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
+
         let mut own = names.iter().filter_map(|name| {
             let GeneralName::URI(uri) = name else { return None };
             uri.starts_with(SCHEME).then_some(*uri)
         });
+
         match (own.next(), own.next()) {
             (Some(uri), None) => uri.parse(),
             (None, _) => Err(format!(
@@ -101,8 +103,10 @@ impl FromStr for Subject {
             let kind = parts.next()?;
             let name = parts.next()?;
             let cluster = Some(cluster.to_owned()).filter(|cluster| is_cluster(cluster))?;
+
             match (kind, parts.next()) {
                 ("node", None) => {
+                    // One spelling for each id: `+1` and `01` would be other texts for node 1.
                     let id = name.parse().ok().filter(|id: &u64| *id > 0 && id.to_string() == name)?;
                     Some(Self::Node { cluster, id })
                 }
@@ -110,7 +114,9 @@ impl FromStr for Subject {
                 _ => None,
             }
         });
+
         subject.ok_or_else(|| {
+            // It comes from the other end: no control characters of it reach a log, and no long text.
             let shown: String = uri.chars().take(200).flat_map(char::escape_default).collect();
             format!("names {shown}, which is neither {SCHEME}CLUSTER/node/ID nor {SCHEME}CLUSTER/client/NAME")
         })

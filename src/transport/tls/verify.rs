@@ -61,9 +61,11 @@ impl NodeVerifier {
         if self.expected == Expected::Blind {
             return Ok(());
         }
+
         if let Some(own) = &self.own {
             self.check_cluster(own, subject, certificate)?;
         }
+
         match (subject, self.expected) {
             (Subject::Client { .. }, _) => Err(format!("names {subject}, which is no node")),
             (Subject::Node { id, .. }, Expected::Node(expected)) if *id != expected => {
@@ -109,11 +111,13 @@ impl ServerCertVerifier for NodeVerifier {
         let certificate = ParsedCertificate::try_from(end_entity)?;
         let algorithms = self.algorithms.all;
         verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
+
         // Members are told apart by the id in their certificates, so their addresses may change. A client knows no ids: it has the name
         // that it dialled.
         if self.expected == Expected::Host {
             verify_server_name(&certificate, server_name)?;
         }
+
         let subject = Subject::from_certificate(end_entity).map_err(refused)?;
         self.check(&subject, end_entity).map_err(refused)?;
         Ok(ServerCertVerified::assertion())
@@ -176,9 +180,11 @@ impl ClientVerifier {
                 subject.cluster()
             ));
         }
+
         if subject.cluster() != self.cluster && !is_earlier {
             return Err(format!("names {subject}, which is not of cluster {}", self.cluster));
         }
+
         match (subject, self.port) {
             (Subject::Client { .. }, Port::Peers) => {
                 Err(format!("names {subject}, which is no node: this is the port of peers"))
