@@ -166,7 +166,6 @@ impl Slots {
         }
 
         registry.last_id += 1;
-
         let slot = Arc::new(Slot {
             id: registry.last_id,
             origin: origin(remote),

@@ -164,7 +164,7 @@ impl Reader {
     #[expect(clippy::should_implement_trait, reason = "it lends its buffer")]
     pub fn next(&mut self) -> io::Result<Option<&str>> {
         self.text.clear();
-
+        // Bounded, since a file that no node wrote may have no end of line.
         (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text)?;
 
         if self.text.pop() != Some(b'\n') {
@@ -180,7 +180,6 @@ impl Reader {
         self.bytes += self.text.len() as u64 + 1;
 
         let text = str::from_utf8(&self.text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-
         Ok(Some(text))
     }
 
@@ -191,7 +190,7 @@ impl Reader {
 
         let mut file = File::open(path).map_err(FileError::io(path))?;
         let length = file.metadata().map_err(FileError::io(path))?.len();
-
+        // The last line may be incomplete: two of the longest have a complete one.
         let from = length.saturating_sub(2 * LINE_BYTES_MAX);
 
         let mut text = Vec::new();

@@ -299,6 +299,8 @@ impl RestartSurvey {
     fn doubt(&self) -> Option<String> {
         self.leader.members.iter().find_map(|member| {
             let id = member.node_id;
+
+            // The first doubt is told: what a node of another id or cluster says of itself would mislead.
             match self.answers.get(&id) {
                 Some(Ok(status)) if status.node_id != id => {
                     Some(format!("node {} answers at the address of node {id}: correct the addresses", status.node_id))

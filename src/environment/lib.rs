@@ -65,6 +65,7 @@ impl Blocking {
                     // The caller may have stopped waiting.
                     let _ = done.send(work());
                 };
+
                 // A thread of its own, since a thread cannot raise its priority again.
                 thread::Builder::new().name(name.to_owned()).spawn(work)?;
                 answer.await.map_err(|_| io::Error::other(format!("the thread `{name}` panicked")))?

@@ -155,22 +155,30 @@ impl<S: Store> Fence<S> {
         if token == Token(0) {
             return Err(Error::NoToken);
         }
+
+        // Held until the admission is dropped: no other token may pass between this check and the caller's write.
         let mut state = self.state_of(resource).lock_owned().await;
+
+        // After a failed save nobody knows which token is durable.
         if let Some(failure) = self.failure.get() {
             return Err(Error::Store(failure.clone()));
         }
         if let Some(seen) = state.seen.bars(token, hold) {
             return Err(RefusedToken { resource: resource.to_owned(), token, hold, seen }.into());
         }
+
         let seen = state.seen.with(token, hold);
         // Stays `false` if this future is dropped while saving: the next caller then saves again.
         state.is_saved &= seen == state.seen;
         state.seen = seen;
+
+        // Durable before the caller writes: after a crash, a token below this one must not pass.
         if !state.is_saved && !Planted::FenceAdmitsUnsaved.is_on() {
             let saved = self.store.save(resource, seen).await;
             saved.map_err(|error| Error::Store(self.failure.get_or_init(|| Arc::new(error)).clone()))?;
             state.is_saved = true;
         }
+
         Ok(Admission { _state: state })
     }
 

@@ -116,11 +116,13 @@ async fn connection<F, A, B>(
     let service = service_fn(move |request: Request<Incoming>| {
         let is_probe = limits.probes.contains(&request.uri().path());
         let call = if is_probe { Ok(None) } else { calls.call().map(Some) };
+
         let is_refused = !limits.browsers && is_of_page(&request);
         let call = call
             .map_err(UnansweredRequest::Full)
             .and_then(|call| if is_refused { Err(UnansweredRequest::OfPage) } else { Ok(call) });
         let answered = call.map(|call| (answer(request, client), call));
+
         async move {
             let response = match answered {
                 Ok((response, call)) => response.await.map(|body| AnswerBody::Of { body, _call: call }),
@@ -129,6 +131,7 @@ async fn connection<F, A, B>(
             Ok::<_, Infallible>(if is_probe { closing(response) } else { response })
         }
     });
+
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).max_buf_size(limits.header_bytes_max);
 
@@ -158,6 +161,7 @@ where
                 TaskOrder::GiveWay => return None,
             },
         };
+
         if finishes {
             is_finishing = true;
             served.as_mut().finish();
@@ -210,6 +214,7 @@ impl UnansweredRequest {
                 (StatusCode::FORBIDDEN, why)
             }
         };
+
         let mut response = Response::new(AnswerBody::Refusal(Some(format!("{why}\n").into())));
         *response.status_mut() = status;
         response

@@ -267,6 +267,7 @@ impl Machine {
     /// Adds a record to the table. Returns whether it was there already.
     fn restore(&mut self, record: Record) -> Result<bool, BrokenInvariant> {
         let is_twice = match record {
+            // The clock is the first record, and was taken before.
             Record::Clock { .. } => true,
             Record::Version { version } => std::mem::replace(&mut self.version, version) != Version::FIRST,
             Record::Closed { until } => self.clock.close_until(until),
@@ -289,6 +290,7 @@ impl Machine {
                 let state = SessionState::new(new, deadline, opened, open);
                 self.sessions.insert(session, SessionState { is_of_entries, is_temporary, attached, ..state })
             }
+
             Record::Lock { name, data, keep_data, closed_until } => {
                 self.restore_lock(&name, data, keep_data, closed_until)
             }
@@ -302,6 +304,7 @@ impl Machine {
                 let names = self.restore_holder(token, &locks)?;
                 self.restore_grant(token, HeldGrant { session, request: None, names, since, lock_delay_ms })
             }
+
             Record::Taken { token, session, reason } => {
                 self.known(session)?;
                 self.sessions.begin_taken(session);
@@ -312,6 +315,7 @@ impl Machine {
                 self.restore_wait(ticket, WaitingAcquire { session, request, acquire, deadline, since, repeats })
             }
             Record::Resized { name, permits } => self.restore_size(&name, permits)?,
+
             Record::Reply { session, request, asked, reply } => {
                 self.known(session)?;
                 if let Reply::Acquired(WaitEnd::Granted(grant)) = &reply {

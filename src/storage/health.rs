@@ -164,10 +164,11 @@ impl Watchdog {
             let mut checks = 0;
             while ended.recv_timeout(stall_limit / CHECKS) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let step = health.steps.load(Ordering::SeqCst);
+                // Odd, and as it was at the last check: the same work on the disk is still under way.
                 let is_stuck = step % 2 == 1 && step == seen;
                 checks = if is_stuck { checks + 1 } else { 0 };
-
                 seen = step;
+
                 if checks == CHECKS {
                     return health.fail(&DiskFailure::Stalled(stall_limit));
                 }

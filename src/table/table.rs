@@ -426,15 +426,19 @@ impl Table {
     fn publish(&self, applied: &Applied, units: usize) {
         let term = applied.last_entry.map_or(0, |entry| entry.term);
         self.term.send_if_modified(|known| std::mem::replace(known, term) != term);
+
         if let Some(inspector) = &self.inspector {
             inspector.look(applied, units);
         }
+
         self.checkpoint.applied(applied.index(), &applied.machine);
         self.versions.note_applied(applied.machine.version());
+
         // The time before the index: a reader that sees the index of an entry sees at least the time of that entry.
         self.now.store(applied.machine.now().0, Ordering::Release);
         self.index.store(applied.index(), Ordering::Release);
         *lock(&self.summary) = TableSummary::new(applied);
+
         // Only if it is another one: each send wakes the ticker, which would look at the clock once more for each entry.
         let deadline = applied.machine.next_deadline();
         self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
@@ -494,6 +498,7 @@ impl Table {
                 | ChangeKind::Resized(_) => return,
             },
         };
+
         self.metrics.did(what);
     }
 

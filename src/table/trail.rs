@@ -222,6 +222,7 @@ impl EntryLines {
                     *session,
                 )
             }
+
             ChangeKind::Queued { ticket, session, label: of, mode } => {
                 let queued = AuditLine { label: label(of), ..line(AuditEvent::Queued) };
                 for_session(in_mode(place(ticket, queued), *mode), *session)
@@ -234,6 +235,7 @@ impl EntryLines {
                 });
                 for_session(place(ticket, AuditLine { how, ..line(AuditEvent::Left) }), *session)
             }
+
             ChangeKind::Released { token, session, .. } => {
                 for_session(AuditLine { token: Some(token.0), ..line(AuditEvent::Released) }, *session)
             }
@@ -348,6 +350,7 @@ impl AuditAct {
                     ..of_lock(AuditEvent::ForcedRelease, name)
                 }
             }
+
             Command::RemoveWaiter { name, ticket, by } => AuditLine {
                 ticket: Some(ticket.0),
                 by: name_of(by.as_ref()),
@@ -369,6 +372,7 @@ impl AuditAct {
                 by: name_of(by.as_ref()),
                 ..of_lock(AuditEvent::Resized, name)
             },
+
             Command::RaiseVersion { to } if *to > machine.version() => {
                 AuditLine { version: Some(to.0), ..AuditLine::new(AuditEvent::VersionRaised) }
             }

@@ -158,6 +158,7 @@ async fn monitor<S: ZookeeperStore>(node: &ZookeeperNode<S>, role: NodeRole) -> 
 
     line("version", &VERSION);
     line("server_state", &mode(role));
+
     line("min_latency", &(stats.latency_us_min / 1000));
     line("avg_latency", &format!("{:.4}", mean_ms(&stats)));
     line("max_latency", &(stats.latency_us_max / 1000));
@@ -166,6 +167,7 @@ async fn monitor<S: ZookeeperStore>(node: &ZookeeperNode<S>, role: NodeRole) -> 
     line("packets_sent", &stats.sent);
     line("num_alive_connections", &stats.connections);
     line("outstanding_requests", &stats.outstanding);
+
     line("znode_count", &nodes);
     line("watch_count", &stats.watches);
     line("ephemerals_count", &ephemerals);

@@ -183,6 +183,7 @@ impl Error {
     /// The table refused a command.
     pub(crate) fn refused(refusal: Refusal) -> Self {
         use Refusal::*;
+
         match refusal {
             SessionEnded(end) => Self::session_ended(end),
             SessionExists => Self::new(
@@ -206,6 +207,7 @@ impl Error {
                     .with("token", token.0)
                     .with("revoked_reason", reason.as_str())
             }
+
             ModeMismatch { name, in_use } => {
                 let (limit, how) = match in_use {
                     Some(permits) => (permits.get(), format!("as a semaphore of {}", permits.get())),
@@ -229,6 +231,7 @@ impl Error {
                 Self::new(FailureReason::NotSemaphore, Retry::No, message).with("lock", name)
             }
             RevisionFuture { present } => Self::revision(RevisionError::Future { present }),
+
             Abandoned => Self::new(
                 FailureReason::Abandoned,
                 Retry::No,

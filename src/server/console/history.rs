@@ -243,15 +243,18 @@ impl RecentHistory {
     fn take_changes(&self, now: Instant, cluster: &Cluster) -> bool {
         let table = cluster.replica.table();
         let last = self.kept().index;
+
         // A node that starts replays its log, and gets what it missed: that did not happen now.
         let Some(last) = last else {
             let notified = table.notified();
+
             let log_end = cluster.replica.raft().metrics().borrow_watched().last_log_index.unwrap_or_default();
             let mut kept = self.kept();
             let found = *kept.found_log_end.get_or_insert(log_end);
             kept.index = has_caught_up(cluster, notified, log_end.min(found)).then_some(notified);
             return false;
         };
+
         let (_, entries) = table.latest_changes(last);
         self.kept().take_changes(now, &entries);
         entries.len() >= BUSY_ENTRIES || entries.iter().map(|entry| entry.changes.len()).sum::<usize>() >= BUSY_CHANGES

@@ -81,6 +81,7 @@ pub fn read_range(range: &pb::KeyRange) -> Result<KeyRange, Malformed> {
 pub fn write_entry(entry: &Entry) -> key_entry::Entry {
     let Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, is_temporary, kin, value } =
         entry;
+
     key_entry::Entry {
         created: created.0,
         modified: modified.0,
@@ -350,6 +351,7 @@ fn read_put_claim(put: &pb::Put) -> Result<Option<PutClaim>, Malformed> {
 /// Why a transaction fell back, as its message.
 pub fn write_failure(failure: TxnFailure) -> pb::TxnFailure {
     use txn_failure::Reason;
+
     let (index, reason) = match failure {
         TxnFailure::Compare(index) => (index, Reason::Compare),
         TxnFailure::Operation { index, reason } => {
@@ -364,12 +366,14 @@ pub fn write_failure(failure: TxnFailure) -> pb::TxnFailure {
             (index, reason)
         }
     };
+
     pb::TxnFailure { index, reason: reason.into() }
 }
 
 /// Why a transaction fell back, from its message. Fails on a reason that only a newer leader has.
 pub fn read_failure(failure: pb::TxnFailure) -> Result<TxnFailure, Malformed> {
     use txn_failure::Reason;
+
     let index = failure.index;
     let reason = match Reason::try_from(failure.reason) {
         Ok(Reason::Compare) => return Ok(TxnFailure::Compare(index)),
@@ -381,6 +385,7 @@ pub fn read_failure(failure: pb::TxnFailure) -> Result<TxnFailure, Malformed> {
         Ok(Reason::PutTwice) => TxnFailureReason::PutTwice,
         Err(_) => return Err(Malformed("a failure for an unknown reason")),
     };
+
     Ok(TxnFailure::Operation { index, reason })
 }
 

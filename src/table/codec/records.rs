@@ -301,6 +301,7 @@ fn read_asked(asked: r::asked::Kind) -> Result<Asked, Malformed> {
 /// `None` for replies that are never remembered.
 fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
     use r::answer::Kind;
+
     Some(match reply.to_session()? {
         SessionReply::Queued(ticket) => Kind::Queued(ticket.0),
         SessionReply::Acquired(WaitEnd::Granted(grant)) => {
@@ -320,6 +321,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
 
 fn read_answer(session: SessionId, answer: r::answer::Kind) -> Result<Reply, Malformed> {
     use r::answer::Kind;
+
     Ok(match answer {
         Kind::Queued(ticket) => Reply::Queued(Ticket(ticket)),
         Kind::Granted(granted) => {
@@ -367,6 +369,7 @@ fn write_busy(busy: &Busy) -> r::Busy {
         remaining_ms: holder.remaining_ms,
         revoked_reason: holder.revoked.as_ref().map(|reason| reason.as_str().into()).unwrap_or_default(),
     };
+
     r::Busy {
         name: busy.name.as_str().into(),
         holder: busy.holder.as_ref().map(holder),
@@ -403,6 +406,7 @@ fn read_holder(holder: r::Holder) -> Result<HolderView, Malformed> {
 /// `None` for refusals before a request runs, which are never remembered.
 fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
     use r::refusal::Kind;
+
     Some(match refusal {
         Refusal::NotHeld => Kind::NotHeld(true),
         Refusal::Revoked { token, reason } => {
@@ -428,6 +432,7 @@ fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
 
 fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
     use r::refusal::Kind;
+
     Ok(match refusal {
         Kind::NotHeld(_) => Refusal::NotHeld,
         Kind::Revoked(r::TakenGrant { token, reason }) => {

@@ -51,8 +51,10 @@ impl<S: ZookeeperStore> ClientSession<S> {
     pub(super) fn read_all(&self, requests: &[ReadOperation]) -> RequestAnswer {
         let reader = ZnodeReader(&self.identities);
         let bytes_max = self.node.options.connection_replies_bytes_max;
+
         // The policy is asked before: while a state is shown, nothing else is asked of the store.
         let reads: Vec<_> = requests.iter().map(|request| self.allow(request)).collect();
+
         self.node.store.applied(|applied| {
             let mut body = JuteWriter::default();
             for (request, read) in requests.iter().zip(&reads) {
@@ -65,6 +67,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
                     | ReadOperation::GetChildren { .. }
                     | ReadOperation::CountDescendants { .. } => Err(ErrorCode::Unimplemented),
                 };
+
                 match result {
                     Ok(found) => body.multi_header(request.opcode(), false, 0).raw(&found),
                     Err(code) => body.multi_error(code.number()),
@@ -75,6 +78,8 @@ impl<S: ZookeeperStore> ClientSession<S> {
                     return RequestAnswer::new(applied.revision(), Err(ErrorCode::BadArguments));
                 }
             }
+
+            // The header that ends the list.
             body.multi_header(Opcode::NONE, true, -1);
             RequestAnswer::new(applied.revision(), Ok(body.into_bytes()))
         })
