@@ -40,7 +40,9 @@ impl Signals {
         // A stream of signals has no end, so `None` does not occur.
         let hangup = async {
             match &mut self.hangup {
-                Some(hangup) => drop(hangup.recv().await),
+                Some(hangup) => {
+                    hangup.recv().await;
+                }
                 None => std::future::pending().await,
             }
         };

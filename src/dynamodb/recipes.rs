@@ -347,7 +347,9 @@ pub(crate) fn shown_at(record: &ItemRecord, modified: u64, expired: bool, rules:
 
     if expired {
         match lock.recipe {
-            Recipe::Java => _ = item.insert("isReleased".to_owned(), AttributeValue::S("1".to_owned())),
+            Recipe::Java => {
+                item.insert("isReleased".to_owned(), AttributeValue::S("1".to_owned()));
+            }
             Recipe::FailOpen if lock.is_bare => {
                 item.insert("leaseDurationMs".to_owned(), AttributeValue::N(Number::from(1)));
             }

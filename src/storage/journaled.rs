@@ -273,7 +273,9 @@ fn merge<'a>(
         match under.peek() {
             Some(Err(_)) => return under.next(),
             Some(Ok((other, _))) if other < key => return under.next(),
-            Some(Ok((other, _))) if other == key => drop(under.next()),
+            Some(Ok((other, _))) if other == key => {
+                under.next();
+            }
             Some(Ok(_)) | None => {}
         }
         over.next();

@@ -165,7 +165,11 @@ impl EntryLines {
             // Its own lines follow from its events; only the end of the session says who wanted it.
             AuditAct::Close(operator) => return self.events(events, &operator),
             AuditAct::None | AuditAct::Begin => {}
-            AuditAct::Line(line) => _ = act_line(*line, reply).map(|line| self.push(line)),
+            AuditAct::Line(line) => {
+                if let Some(line) = act_line(*line, reply) {
+                    self.push(line);
+                }
+            }
             AuditAct::Txn([then, otherwise]) => {
                 if let Reply::Committed(Committed { succeeded, .. }) = reply {
                     // Both were made before the transaction ran, as the table was then. Which of the two happened is known only from its

@@ -406,7 +406,9 @@ impl WatchedRanges {
         self.count += 1;
 
         match shape {
-            Shape::Key(key) => drop(self.keys.entry(key.clone()).or_default().insert(id, bell)),
+            Shape::Key(key) => {
+                self.keys.entry(key.clone()).or_default().insert(id, bell);
+            }
             Shape::Prefix(prefix) => {
                 let bells = self.prefixes.entry(prefix.clone());
                 if matches!(bells, hash_map::Entry::Vacant(_)) {
@@ -416,7 +418,9 @@ impl WatchedRanges {
                 }
                 bells.or_default().insert(id, bell);
             }
-            Shape::Other(range) => drop(self.others.insert(id, (range.clone(), bell))),
+            Shape::Other(range) => {
+                self.others.insert(id, (range.clone(), bell));
+            }
         }
 
         id
@@ -426,7 +430,9 @@ impl WatchedRanges {
         self.count -= 1;
 
         match shape {
-            Shape::Key(key) => _ = remove_from(&mut self.keys, key, id),
+            Shape::Key(key) => {
+                remove_from(&mut self.keys, key, id);
+            }
             Shape::Prefix(prefix) => {
                 if remove_from(&mut self.prefixes, prefix, id)
                     && let Some(count) = self.lengths.get_mut(&prefix.len())
@@ -438,7 +444,9 @@ impl WatchedRanges {
                     }
                 }
             }
-            Shape::Other(_) => drop(self.others.remove(&id)),
+            Shape::Other(_) => {
+                self.others.remove(&id);
+            }
         }
     }
 

@@ -126,7 +126,9 @@ async fn accept(
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                Ok((stream, _)) => _ = connections.spawn(connect(stream, target, state.clone(), Arc::clone(&random))),
+                Ok((stream, _)) => {
+                    connections.spawn(connect(stream, target, state.clone(), Arc::clone(&random)));
+                }
                 // The process may have too many open files for a moment.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             },

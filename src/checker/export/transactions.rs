@@ -57,7 +57,9 @@ fn lasting<'r>(run: &'r Run<'_>) -> BTreeSet<&'r str> {
                         ending.insert(&*put.key);
                     }
                 }
-                TxnStep::Delete { key } => drop(ending.insert(key)),
+                TxnStep::Delete { key } => {
+                    ending.insert(key);
+                }
                 TxnStep::DeleteRange(range) => ranges.push(range),
                 TxnStep::Get { .. } | TxnStep::Range(_) => {}
             }

@@ -207,8 +207,12 @@ fn reads<'r>(
                     }
                 }
             }
-            (TxnStep::Put(put), _) => drop(own.insert(&put.key)),
-            (TxnStep::Delete { key }, _) => drop(own.insert(key)),
+            (TxnStep::Put(put), _) => {
+                own.insert(&put.key);
+            }
+            (TxnStep::Delete { key }, _) => {
+                own.insert(key);
+            }
             (TxnStep::DeleteRange(range), _) => own.extend(keys.iter().copied().filter(|key| range.contains(key))),
             _ => {}
         }

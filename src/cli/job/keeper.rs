@@ -121,7 +121,10 @@ impl Relay {
                     None => return,
                 },
                 message = self.inner.next() => match message {
-                    Some(message) => _ = self.wrapper.tell(message),
+                    Some(message) => {
+                        // A wrapper that is gone shows as the end of its messages, above.
+                        self.wrapper.tell(message);
+                    }
                     None => return,
                 },
                 () = sleep(left.min(TIMER_MAX)) => {}

@@ -11,8 +11,14 @@ pub(super) fn gone(process: Option<Pid>) -> io::Result<impl Future<Output = io::
     let (tell, told) = oneshot::channel();
     match process.map(Process::find).transpose()? {
         // A separate thread, which does not delay the end of the runtime.
-        Some(Some(process)) => drop(thread::Builder::new().spawn(move || tell.send(process.wait_until_gone()))?),
-        Some(None) => drop(tell.send(Ok(()))),
+        Some(Some(process)) => {
+            thread::Builder::new().spawn(move || tell.send(process.wait_until_gone()))?;
+        }
+        Some(None) => {
+            // Nobody can have dropped the other end yet.
+            let _ = tell.send(Ok(()));
+        }
+        // Without a sender the future below waits for ever.
         None => drop(tell),
     }
 

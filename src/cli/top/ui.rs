@@ -138,7 +138,9 @@ impl Ui {
         #[expect(clippy::wildcard_enum_match_arm, reason = "other keys mean nothing")]
         match code {
             KeyCode::Esc => self.typed = None,
-            KeyCode::Backspace => drop(typed.pop()),
+            KeyCode::Backspace => {
+                typed.pop();
+            }
             KeyCode::Char(c) => typed.push(c),
             KeyCode::Enter => {
                 self.prefix = self.typed.take()?;

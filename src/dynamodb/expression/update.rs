@@ -202,8 +202,12 @@ fn remove(item: &mut Item, paths: Vec<&Path>) -> Result<(), String> {
         let mut indexes = BTreeSet::new();
         for last in lasts {
             match (&mut place, last) {
-                (ParentValue::Map(map), PathStep::Name(name)) => _ = map.remove(name),
-                (ParentValue::List(_), PathStep::Index(index)) => _ = indexes.insert(*index),
+                (ParentValue::Map(map), PathStep::Name(name)) => {
+                    map.remove(name);
+                }
+                (ParentValue::List(_), PathStep::Index(index)) => {
+                    indexes.insert(*index);
+                }
                 (ParentValue::Map(_), PathStep::Index(_)) | (ParentValue::List(_), PathStep::Name(_)) => {
                     return Err(invalid());
                 }

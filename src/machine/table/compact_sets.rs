@@ -65,7 +65,9 @@ impl TokenSet {
         match self {
             Self::None => *self = Self::One(token),
             Self::One(one) => *self = Self::Many(Arc::new([*one, token].into_iter().collect())),
-            Self::Many(tokens) => _ = Arc::make_mut(tokens).insert(token),
+            Self::Many(tokens) => {
+                Arc::make_mut(tokens).insert(token);
+            }
         }
     }
 

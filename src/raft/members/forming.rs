@@ -231,7 +231,9 @@ fn judge(identity: &NodeIdentity, plan: &FormingConfig, answers: Vec<HelloAnswer
             Err(silence) => Heard::Reason(format!("for node {node_id}: {silence}")),
         };
         match heard {
-            Heard::Ready(incarnation) => drop(known.insert(node_id, incarnation)),
+            Heard::Ready(incarnation) => {
+                known.insert(node_id, incarnation);
+            }
             Heard::KnowsThisNode => knows_this_node = true,
             Heard::Reason(reason) => reasons.push(reason),
         }

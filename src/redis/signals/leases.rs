@@ -344,7 +344,9 @@ impl HeldEntries {
         let Some(entry) = self.held.get_mut(key) else { return };
         match entry.written.clone() {
             Some(written) => entry.value = written,
-            None => drop(self.held.remove(key)),
+            None => {
+                self.held.remove(key);
+            }
         }
     }
 
