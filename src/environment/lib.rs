@@ -140,7 +140,8 @@ impl Environment {
     pub fn system() -> Self {
         let clock = Arc::new(SystemClock);
         let random = Arc::new(SystemRandom);
-        let (clients, adapters) = Default::default();
+        let clients = Tasks::default();
+        let adapters = Tasks::default();
         Self { clock, random, blocking: Blocking::OnThreads, clients, adapters, metrics: Metrics::default() }
     }
 

@@ -93,7 +93,6 @@ impl Replica {
         let (reads, waiting) = ReadRounds::new();
         tokio::spawn(read_rounds::run(waiting, raft.clone(), acknowledgements.clone()));
         tokio::spawn(addresses.clone().follow(raft.clone()));
-        let (disks, hearing, notes) = Default::default();
 
         Self {
             raft,
@@ -107,9 +106,9 @@ impl Replica {
             addresses,
             contact,
             silence_max,
-            disks,
-            hearing,
-            notes,
+            disks: Disks::default(),
+            hearing: None,
+            notes: Notes::default(),
         }
     }
 

@@ -152,23 +152,22 @@ impl Site {
         };
         let snapshots = directory.join("snapshots");
         let data = Mutex::new(Data { disk: Arc::new(disk), identity, generation: 0, directory: snapshots });
-        let (own, load, sockets, may_end, has_ended) = Default::default();
         Self {
             config,
             data,
-            own,
+            own: Mutex::default(),
             environment,
             clock,
             ledger,
             gates,
             scarcity,
             pace,
-            load,
-            sockets,
+            load: Arc::default(),
+            sockets: Mutex::default(),
             seed,
             directory,
-            may_end,
-            has_ended,
+            may_end: AtomicBool::default(),
+            has_ended: AtomicBool::default(),
         }
     }
 

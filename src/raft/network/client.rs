@@ -50,10 +50,17 @@ pub struct Network<C, D> {
 impl<C: Connector, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
     pub fn new(connector: C, identity: Arc<NodeIdentity>) -> Self {
-        let (addresses, acknowledgements, cuts) = Default::default();
-        let (versions, disks, metrics) = Default::default();
-        let snapshots = PhantomData;
-        Self { connector, identity, addresses, acknowledgements, cuts, versions, snapshots, disks, metrics }
+        Self {
+            connector,
+            identity,
+            addresses: Addresses::default(),
+            acknowledgements: Acknowledgements::default(),
+            cuts: StreamCuts::default(),
+            versions: Arc::default(),
+            snapshots: PhantomData,
+            disks: Disks::default(),
+            metrics: Metrics::default(),
+        }
     }
 
     /// The acknowledgements that its clients receive from the peers.

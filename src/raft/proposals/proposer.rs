@@ -158,7 +158,9 @@ impl fmt::Debug for Proposer {
 impl Proposer {
     pub(crate) fn new(led: Led, table: Arc<Table>) -> (Self, ProposalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
-        let (under_way, refused, unfit) = Default::default();
+        let under_way = UnderWay::default();
+        let refused = Arc::default();
+        let unfit = Arc::default();
         (Self { queue, led, table, under_way, refused, unfit }, ProposalQueue(intake))
     }
 

@@ -49,7 +49,9 @@ impl EarlierClients {
         let until_ms = config.until_ms().ok_or("earlier_cluster.until: is no moment")?;
         let id = config.cluster_id.clone();
         let until = config.until.to_string();
-        let (identities, refusals) = Default::default();
+        let identities = Mutex::default();
+        let refusals = LogThrottle::default();
+
         tracing::warn!(
             cluster = id,
             until,

@@ -165,21 +165,18 @@ impl Access {
         let open_tokens = AccessFile::open("auth.tokens", tokens, Tokens::parse)?;
         let tokens = open_tokens.unwrap_or_else(|| AccessFile::none("auth.tokens", Tokens::parse, Tokens::default()));
 
-        let (calls, connections, denied, limited) = Default::default();
-        let (denials, limits_reached, changes) = Default::default();
-        let earlier = None;
         Ok(Self {
             anonymous,
             tokens,
             policy,
-            earlier,
-            calls,
-            connections,
-            denied,
-            limited,
-            denials,
-            limits_reached,
-            changes,
+            earlier: None,
+            calls: Mutex::default(),
+            connections: Mutex::default(),
+            denied: AtomicU64::default(),
+            limited: AtomicU64::default(),
+            denials: LogThrottle::default(),
+            limits_reached: LogThrottle::default(),
+            changes: watch::Sender::default(),
         })
     }
 

@@ -43,8 +43,15 @@ pub(crate) struct Grammar {
 
 impl Grammar {
     pub(crate) fn new(seed: u64) -> Self {
-        let (sessions, revisions, modified, attachments, now) = Default::default();
-        Self { random: StdRng::seed_from_u64(seed), sessions, revisions, modified, attachments, now, values: 0 }
+        Self {
+            random: StdRng::seed_from_u64(seed),
+            sessions: Vec::new(),
+            revisions: Vec::new(),
+            modified: BTreeMap::new(),
+            attachments: Vec::new(),
+            now: Stamp::default(),
+            values: 0,
+        }
     }
 
     pub(crate) fn random(&mut self) -> &mut StdRng {
