@@ -139,9 +139,12 @@ impl ReferenceStateMachine for Model {
             move |id| SessionId(first + id)
         });
         let alive: Vec<_> = model.sessions.keys().copied().collect();
-        let session = || match alive.is_empty() {
-            true => session().boxed(),
-            false => prop_oneof![15 => proptest::sample::select(alive.clone()), 1 => session()].boxed(),
+        let session = || {
+            if alive.is_empty() {
+                session().boxed()
+            } else {
+                prop_oneof![15 => proptest::sample::select(alive.clone()), 1 => session()].boxed()
+            }
         };
         let requested = |operation: BoxedStrategy<Operation>| {
             (session(), request(), operation).prop_map(|(session, request, operation)| Command::Session {
@@ -575,17 +578,16 @@ impl Test {
             }
         };
         if let (Command::Session { .. }, Reply::Acquired(WaitEnd::Granted(grant))) = (command, reply) {
-            match events.iter().any(|event| matches!(event, Event::Changed(_))) {
-                true => granted(grant),
-                false => happened("retries"),
+            if events.iter().any(|event| matches!(event, Event::Changed(_))) {
+                granted(grant);
+            } else {
+                happened("retries");
             }
             if let Command::Session { session, request: Some(request), .. } = command
                 && request.id < model.sessions[session].lowest()
             {
-                match events.is_empty() {
-                    true => happened("retries below the lowest id"),
-                    false => happened("late arrivals below the lowest id"),
-                }
+                let is_repeated = events.is_empty();
+                happened(if is_repeated { "retries below the lowest id" } else { "late arrivals below the lowest id" });
             }
         }
         if let Reply::Committed(Committed { succeeded, results, .. }) = reply {

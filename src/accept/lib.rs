@@ -15,8 +15,6 @@
 //!
 //! Protocols are not part of this crate, and of sockets it has only what TCP itself gives.
 
-#![warn(clippy::match_bool)]
-
 mod arriving;
 mod bounded_read;
 mod log_throttle;

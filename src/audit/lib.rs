@@ -23,8 +23,6 @@
 //! rewrites all lines from a place on can compute a sound chain with another head. To notice that, compare the head with
 //! that of the cluster, or with a copy of it that is kept elsewhere.
 
-#![warn(clippy::match_bool)]
-
 mod chain;
 mod files;
 mod line;

@@ -38,7 +38,6 @@
 //! Two things are not measured: load from several machines (start the program on each, with `--endpoints`), and the
 //! latency at a fixed rate below the limit, except for renewals.
 
-#![warn(clippy::match_bool)]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time, and its locks have names of their own")]
 
 mod background;

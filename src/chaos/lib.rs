@@ -15,8 +15,6 @@
 //! whether they come from real processes, from a simulation, or were written by hand. The others use
 //! [`lockkeeper_client`] and [`lockkeeper_local`].
 
-#![warn(clippy::match_bool)]
-
 pub use lockkeeper_checker::{self as checker, history, report};
 
 pub mod record;

@@ -56,8 +56,6 @@
 //!
 //! Deliberately absent: repairs of a history. A contradictory history is refused when it is read.
 
-#![warn(clippy::match_bool)]
-
 pub mod export;
 pub mod history;
 pub mod report;

@@ -25,8 +25,6 @@
 //! Deliberately absent: secondary indexes, streams, PartiQL, backups, global tables, statistics of tables. The answer to an operation that
 //! does not exist names it. The time to live of items is kept and described, but it deletes no item.
 
-#![warn(clippy::match_bool)]
-
 mod batch;
 mod bodies;
 mod call;

@@ -16,8 +16,6 @@
 //!
 //! Dead nodes are not restarted automatically, because that would hide failures.
 
-#![warn(clippy::match_bool)]
-
 mod certificates;
 mod directory;
 mod error;

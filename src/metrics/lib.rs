@@ -9,8 +9,6 @@
 //! **Cost.** Stages are measured for each batch of commands, group of entries or append, not for each command. A request costs
 //! one counter and one histogram.
 
-#![warn(clippy::match_bool)]
-
 mod outcomes;
 mod ports;
 mod stages;

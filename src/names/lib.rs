@@ -4,8 +4,6 @@
 //! and no two keys have the same. So operators see every lock of these protocols, and limits and a restored cluster know of it. Which keys
 //! are locks is said by each adapter.
 
-#![warn(clippy::match_bool)]
-
 use std::fmt::Write as _;
 
 use lockkeeper_types::LockName;

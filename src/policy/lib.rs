@@ -20,8 +20,6 @@
 //! all of them to understand one), groups (a pattern or several names in one rule serve the same end), and conditions of
 //! time or address.
 
-#![warn(clippy::match_bool)]
-
 mod file;
 mod limits;
 mod rules;

@@ -22,8 +22,6 @@
 //!
 //! What is served, each difference from Redis, and what is left out are in `README.md`.
 
-#![warn(clippy::match_bool)]
-
 mod clients;
 mod commands;
 mod connection;

@@ -57,8 +57,6 @@
 //!
 //! [`raft::Replica::propose`]: lockkeeper_raft::Replica::propose
 
-#![warn(clippy::match_bool)]
-
 pub mod descriptors;
 #[doc(hidden)]
 pub mod fuzzing;

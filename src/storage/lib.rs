@@ -19,8 +19,6 @@
 //!
 //! Left out: entries, votes and all else of Raft. What lies in a log is `lockkeeper-raft`'s.
 
-#![warn(clippy::match_bool)]
-
 pub mod database;
 pub mod disk;
 pub mod durable_map;

@@ -17,8 +17,6 @@
 //! Three things are left out on purpose: TLS to the collector (one runs beside each node, or a proxy does it), metrics and
 //! logs by OTLP (they have their own ways out), and global state, because a test has several nodes in one process.
 
-#![warn(clippy::match_bool)]
-
 mod context;
 mod export;
 

@@ -10,8 +10,6 @@
 //! snapshot has is applied as it is, since a node that refused it would stop, and all others with it. `check_limits` asks for the limits
 //! of a value that exists, before it is proposed.
 
-#![warn(clippy::match_bool)]
-
 mod acquire;
 mod limits;
 mod requests;

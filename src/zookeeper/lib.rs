@@ -20,8 +20,6 @@
 //!
 //! What is served, the guarantees of order, each difference from ZooKeeper, and what is left out are in `README.md`.
 
-#![warn(clippy::match_bool)]
-
 mod connection;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -148,9 +148,10 @@ async fn convicted(case: &Case) -> Option<String> {
     let began = Instant::now();
     let judged = verdict(Some(*bug), faults, duration, Some(*violates)).await;
     println!("{:<24} {faults:<17} {violates:<24} {:>3} s", bug.name(), began.elapsed().as_secs());
-    match judged.violates(*violates) && judged.code == 30 {
-        true => None,
-        false => Some(format!("{}: {violates} was not found to be violated:\n{}", bug.name(), judged.text)),
+    if judged.violates(*violates) && judged.code == 30 {
+        None
+    } else {
+        Some(format!("{}: {violates} was not found to be violated:\n{}", bug.name(), judged.text))
     }
 }
 

@@ -228,9 +228,10 @@ fn content(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).expect("readable") {
         let path = entry.expect("readable").path();
-        match path.is_dir() {
-            true => files.extend(content(&path)),
-            false => files.push((path.clone(), fs::read(&path).expect("readable"))),
+        if path.is_dir() {
+            files.extend(content(&path));
+        } else {
+            files.push((path.clone(), fs::read(&path).expect("readable")));
         }
     }
     files.sort();

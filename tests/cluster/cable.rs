@@ -63,9 +63,10 @@ impl Plugged {
     /// Polls unless the stream is cut. A cut stream is never ready again, so it registers no waker.
     fn while_whole<T>(&mut self, poll: impl FnOnce(Pin<&mut TcpStream>) -> Poll<T>) -> Poll<T> {
         let is_cut = self.cable.is_cut.load(Ordering::SeqCst);
-        match is_cut || self.cable.cuts.load(Ordering::SeqCst) != self.cuts_before {
-            true => Poll::Pending,
-            false => poll(Pin::new(&mut self.stream)),
+        if is_cut || self.cable.cuts.load(Ordering::SeqCst) != self.cuts_before {
+            Poll::Pending
+        } else {
+            poll(Pin::new(&mut self.stream))
         }
     }
 }

@@ -103,14 +103,16 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
             while left > 0 {
                 let names = ["a", "b", "c", "d", "e", "f"];
                 let first = random.random_range(0..names.len());
-                let acquire = match random.random_bool(0.3) {
-                    true => session.acquire_all([names[first], names[(first + 1) % names.len()]]),
-                    false => session.acquire(names[first]),
+                let acquire = if random.random_bool(0.3) {
+                    session.acquire_all([names[first], names[(first + 1) % names.len()]])
+                } else {
+                    session.acquire(names[first])
                 };
                 // Cancel at any moment, from before the sending to long after the grant; one in ten is not cancelled.
-                let patience = match random.random_bool(0.1) {
-                    true => LONG,
-                    false => Duration::from_secs_f64(10_f64.powf(random.random_range(-4.0..-0.7))),
+                let patience = if random.random_bool(0.1) {
+                    LONG
+                } else {
+                    Duration::from_secs_f64(10_f64.powf(random.random_range(-4.0..-0.7)))
                 };
                 tokio::select! {
                     held = acquire.into_future() => {

@@ -69,16 +69,17 @@ pub(crate) fn acquire(owner: &str, version: &str, of_released: bool) -> Value {
     let item = json!({
         "key": {"S": "jobs"}, "ownerName": {"S": owner}, "recordVersionNumber": {"S": uuid(version)}, "leaseDuration": {"S": "600000"},
     });
-    match of_released {
-        false => json!({
-            "TableName": "locks", "Item": item, "ConditionExpression": "attribute_not_exists(#pk)",
-            "ExpressionAttributeNames": {"#pk": "key"},
-        }),
-        true => json!({
+    if of_released {
+        json!({
             "TableName": "locks", "Item": item, "ConditionExpression": "attribute_exists(#pk) AND #ir = :ir",
             "ExpressionAttributeNames": {"#pk": "key", "#ir": "isReleased"},
             "ExpressionAttributeValues": {":ir": {"S": "1"}},
-        }),
+        })
+    } else {
+        json!({
+            "TableName": "locks", "Item": item, "ConditionExpression": "attribute_not_exists(#pk)",
+            "ExpressionAttributeNames": {"#pk": "key"},
+        })
     }
 }
 

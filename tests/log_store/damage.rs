@@ -114,9 +114,10 @@ async fn a_log_with_a_flipped_bit_opens_whole_or_is_refused() {
             let mut flipped = whole.clone();
             flipped[at] ^= 1 << (at % 8);
             let what = format!("{} flipped at {at}", path.display());
-            match original.opens_with(&path, Some(&flipped), &what).await {
-                true => opened += 1,
-                false => refused += 1,
+            if original.opens_with(&path, Some(&flipped), &what).await {
+                opened += 1;
+            } else {
+                refused += 1;
             }
         }
     }
@@ -136,9 +137,10 @@ async fn a_log_with_a_cut_or_missing_file_opens_whole_or_is_refused() {
         let lengths = lengths.into_iter().chain(scattered(count, whole.len().max(1) as u64)).map(Some);
         for length in lengths.chain([None]).filter(|length| length.is_none_or(|length| length <= whole.len())) {
             let what = format!("{} cut to {length:?}", path.display());
-            match original.opens_with(&path, length.map(|length| &whole[..length]), &what).await {
-                true => opened += 1,
-                false => refused += 1,
+            if original.opens_with(&path, length.map(|length| &whole[..length]), &what).await {
+                opened += 1;
+            } else {
+                refused += 1;
             }
         }
     }

@@ -61,9 +61,10 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     for entry in fs::read_dir(from).expect("readable") {
         let entry = entry.expect("readable");
         let to = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => _ = fs::copy(entry.path(), to).expect("copied"),
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).expect("copied");
         }
     }
 }

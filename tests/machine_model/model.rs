@@ -122,10 +122,7 @@ impl Session {
     }
 
     fn open(&self, id: u64) -> Result<(), Refusal> {
-        match is_open(&self.views, id) {
-            true => Ok(()),
-            false => Err(Refusal::RequestStale { lowest: self.lowest() }),
-        }
+        if is_open(&self.views, id) { Ok(()) } else { Err(Refusal::RequestStale { lowest: self.lowest() }) }
     }
 
     pub(crate) fn lowest(&self) -> u64 {

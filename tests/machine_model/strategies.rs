@@ -78,10 +78,7 @@ pub(super) fn held(model: &Model) -> BoxedStrategy<(SessionId, Token, LockName)>
         held.extend(session.taken.keys().map(|token| (*id, *token, names()[0].clone())));
     }
     let any = (session(), (1..60u64).prop_map(Token), proptest::sample::select(names()));
-    match held.is_empty() {
-        true => any.boxed(),
-        false => prop_oneof![5 => proptest::sample::select(held), 1 => any].boxed(),
-    }
+    if held.is_empty() { any.boxed() } else { prop_oneof![5 => proptest::sample::select(held), 1 => any].boxed() }
 }
 
 /// Mostly of a semaphore in use, to a size that fits one more holder or one fewer. The weight is higher where the size makes a difference.
@@ -100,9 +97,10 @@ pub(super) fn resize(model: &Model) -> (u32, BoxedStrategy<Command>) {
         }
     }
     let any = (prop_oneof![3 => Just(names().remove(2)), 1 => proptest::sample::select(names())], 1..=4u32);
-    let (weight, sizes) = match sizes.is_empty() {
-        true => (2, any.boxed()),
-        false => (22, prop_oneof![4 => proptest::sample::select(sizes), 1 => any].boxed()),
+    let (weight, sizes) = if sizes.is_empty() {
+        (2, any.boxed())
+    } else {
+        (22, prop_oneof![4 => proptest::sample::select(sizes), 1 => any].boxed())
     };
     let resize = |(name, permits)| Command::Resize { name, permits: Permits::new(permits).unwrap(), by: None };
     (weight, sizes.prop_map(resize).boxed())
@@ -120,10 +118,7 @@ pub(super) fn retry(model: &Model) -> BoxedStrategy<Command> {
             }
         }
     }
-    match remembered.is_empty() {
-        true => Just(Command::Tick).boxed(),
-        false => proptest::sample::select(remembered).boxed(),
-    }
+    if remembered.is_empty() { Just(Command::Tick).boxed() } else { proptest::sample::select(remembered).boxed() }
 }
 
 /// Mostly the id of a request that is remembered; of those, mostly one that waits.

@@ -399,12 +399,11 @@ impl Luck {
 
     /// Decides for each of `count` changes whether it is kept.
     fn choose(&mut self, count: usize) -> Vec<bool> {
-        match self.keeps_order {
-            true => {
-                let kept = self.random.random_range(0..=count);
-                (0..count).map(|at| at < kept).collect()
-            }
-            false => (0..count).map(|_| self.random.random_bool(self.keeps)).collect(),
+        if self.keeps_order {
+            let kept = self.random.random_range(0..=count);
+            (0..count).map(|at| at < kept).collect()
+        } else {
+            (0..count).map(|_| self.random.random_bool(self.keeps)).collect()
         }
     }
 
@@ -417,10 +416,10 @@ impl Luck {
 pub(crate) fn write_image(image: &Image, root: &Path) {
     for entry in fs::read_dir(root).expect("the root is a directory") {
         let path = entry.expect("readable").path();
-        match path.is_dir() {
-            true => fs::remove_dir_all(path).expect("removed"),
-            false if path.file_name().is_some_and(|name| name == SAID) => {}
-            false => fs::remove_file(path).expect("removed"),
+        if path.is_dir() {
+            fs::remove_dir_all(path).expect("removed");
+        } else if path.file_name().is_none_or(|name| name != SAID) {
+            fs::remove_file(path).expect("removed");
         }
     }
     for (path, content) in image {
@@ -439,13 +438,11 @@ pub(crate) fn read_image(root: &Path) -> Image {
         for entry in fs::read_dir(directory).expect("readable") {
             let path = entry.expect("readable").path();
             let name = path.strip_prefix(root).expect("it is below").to_owned();
-            match path.is_dir() {
-                true => {
-                    image.insert(name, None);
-                    directories.push(path);
-                }
-                false if name == Path::new(SAID) => {}
-                false => drop(image.insert(name, Some(fs::read(path).expect("readable")))),
+            if path.is_dir() {
+                image.insert(name, None);
+                directories.push(path);
+            } else if name != Path::new(SAID) {
+                image.insert(name, Some(fs::read(path).expect("readable")));
             }
         }
     }

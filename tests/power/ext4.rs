@@ -35,9 +35,10 @@ const LINES_MAX: usize = 300;
 fn run(command: &mut Command) -> Result<(), String> {
     let name = format!("{command:?}");
     let done = command.output().map_err(|error| format!("{name}: {error}"))?;
-    match done.status.success() {
-        true => Ok(()),
-        false => Err(format!("{name}: {}: {}", done.status, String::from_utf8_lossy(&done.stderr).trim())),
+    if done.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{name}: {}: {}", done.status, String::from_utf8_lossy(&done.stderr).trim()))
     }
 }
 

@@ -81,9 +81,10 @@ impl Original {
             let from = (must.first() - found.first()) as usize;
             must.terms.iter().eq(found.terms.iter().skip(from).take(must.terms.len()))
         };
-        match found.vote == must.vote && holds_all {
-            true => Ok(()),
-            false => Err(format!("it holds {found} ({:?}), but held {must} ({:?})", found.terms, must.terms)),
+        if found.vote == must.vote && holds_all {
+            Ok(())
+        } else {
+            Err(format!("it holds {found} ({:?}), but held {must} ({:?})", found.terms, must.terms))
         }
     }
 
@@ -178,9 +179,10 @@ fn damage_is_noticed_or_does_no_harm() {
             Outcome::Whole(state) => {
                 let log = directory.path().join(driver::LOG);
                 let served = runtime.block_on(serve(&log, &original.history, state));
-                match served.unwrap_or_else(|why| panic!("{what}: {why}")) {
-                    true => counts[0] += 1,
-                    false => counts[2] += 1,
+                if served.unwrap_or_else(|why| panic!("{what}: {why}")) {
+                    counts[0] += 1;
+                } else {
+                    counts[2] += 1;
                 }
             }
         }

@@ -113,8 +113,9 @@ pub(crate) async fn state(store: &mut LogStore) -> Result<State, String> {
         return Err(format!("it ends at {:?}, but says {:?}", state.last(), known.last_log_id));
     }
     let committed = store.read_committed().await.map_err(|error| error.to_string())?;
-    match committed.map(id) > state.last() {
-        true => Err(format!("it is committed up to {committed:?}, but ends at {:?}", state.last())),
-        false => Ok(state),
+    if committed.map(id) > state.last() {
+        Err(format!("it is committed up to {committed:?}, but ends at {:?}", state.last()))
+    } else {
+        Ok(state)
     }
 }

@@ -34,9 +34,10 @@ pub(crate) fn open(root: &Path, snapshot: Option<Id>, judge: impl Fn(&State) -> 
         Ok(store) => store,
         Err(error) => {
             let error = error.to_string().replace(&log.display().to_string(), "LOG");
-            return match error.contains("replace this node") {
-                true => Outcome::Refused(error),
-                false => Outcome::Lost(format!("the error names no remedy: {error}")),
+            return if error.contains("replace this node") {
+                Outcome::Refused(error)
+            } else {
+                Outcome::Lost(format!("the error names no remedy: {error}"))
             };
         }
     };

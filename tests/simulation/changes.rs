@@ -139,10 +139,13 @@ impl World {
         self.recorder.fact(Fact::Fault { name: kind.name().to_owned(), nodes: Vec::new(), silent: Vec::new() });
         let members = self.members.clone();
         let old = match kind {
-            Kind::Remove | Kind::Replace { .. } => match self.random.random_bool(0.4) {
-                true => Some(self.leader().await).filter(|leader| members.contains(leader)),
-                false => members.choose(&mut self.random).copied(),
-            },
+            Kind::Remove | Kind::Replace { .. } => {
+                if self.random.random_bool(0.4) {
+                    Some(self.leader().await).filter(|leader| members.contains(leader))
+                } else {
+                    members.choose(&mut self.random).copied()
+                }
+            }
             Kind::Add | Kind::Promote | Kind::Transfer => None,
         };
         let old =

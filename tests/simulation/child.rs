@@ -127,10 +127,7 @@ fn run_one() {
 /// In memory if possible, unless `TMPDIR` is set: the nodes' files are few, but each is synced.
 fn fast_directory() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
-    match memory.is_dir() && env::var_os("TMPDIR").is_none() {
-        true => memory,
-        false => env::temp_dir(),
-    }
+    if memory.is_dir() && env::var_os("TMPDIR").is_none() { memory } else { env::temp_dir() }
 }
 
 /// Aborts even where a panic would be caught: a task that panics must not look like one that ended.

@@ -144,7 +144,6 @@ impl World {
         recorder: Recorder,
     ) -> Self {
         let random = StdRng::seed_from_u64(plan.seed ^ 0x5eed);
-        let (down, paused, lost, deck) = Default::default();
         let (dead, changes, members) = (BTreeSet::new(), Changes::default(), (1..=plan.nodes).collect::<Vec<_>>());
         network::seat(&members);
         Self {
@@ -160,10 +159,10 @@ impl World {
             operator,
             recorder,
             random,
-            down,
-            paused,
-            lost,
-            deck,
+            down: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            lost: Vec::new(),
+            deck: Vec::new(),
         }
     }
 
@@ -219,9 +218,10 @@ impl World {
             "partition-one-way" => {
                 let node = self.some_node().await;
                 let others = self.other_nodes(node);
-                match self.random.random_bool(0.5) {
-                    true => self.between(&[node_host(node)], &others, Order::CutOneWay),
-                    false => self.between(&others, &[node_host(node)], Order::CutOneWay),
+                if self.random.random_bool(0.5) {
+                    self.between(&[node_host(node)], &others, Order::CutOneWay)
+                } else {
+                    self.between(&others, &[node_host(node)], Order::CutOneWay)
                 }
             }
             "partition-bridge" => {
@@ -592,9 +592,10 @@ impl World {
     }
 
     async fn some_node(&mut self) -> u64 {
-        match self.random.random_bool(0.5) {
-            true => self.leader().await,
-            false => *self.living().choose(&mut self.random).expect("some member lives"),
+        if self.random.random_bool(0.5) {
+            self.leader().await
+        } else {
+            *self.living().choose(&mut self.random).expect("some member lives")
         }
     }
 

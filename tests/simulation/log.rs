@@ -299,9 +299,10 @@ impl RaftLogReader<TypeConfig> for Reader {
         let seen = self.shared.seen();
         let bounds: (Bound<u64>, Bound<u64>) = (range.start_bound().cloned(), range.end_bound().cloned());
         let is_empty = matches!(bounds, (Bound::Included(from), Bound::Excluded(to)) if from >= to);
-        match is_empty {
-            true => Ok(Vec::new()),
-            false => Ok(seen.contents.entries.range(bounds).map(|(_, entry)| entry.clone()).collect()),
+        if is_empty {
+            Ok(Vec::new())
+        } else {
+            Ok(seen.contents.entries.range(bounds).map(|(_, entry)| entry.clone()).collect())
         }
     }
 

@@ -95,18 +95,20 @@ impl AsyncRead for Line {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.must_wait(Way::Answers, context) {
-            true => Poll::Pending,
-            false => Pin::new(&mut self.stream).poll_read(context, buffer),
+        if self.must_wait(Way::Answers, context) {
+            Poll::Pending
+        } else {
+            Pin::new(&mut self.stream).poll_read(context, buffer)
         }
     }
 }
 
 impl AsyncWrite for Line {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.must_wait(Way::Requests, context) {
-            true => Poll::Pending,
-            false => Pin::new(&mut self.stream).poll_write(context, bytes),
+        if self.must_wait(Way::Requests, context) {
+            Poll::Pending
+        } else {
+            Pin::new(&mut self.stream).poll_write(context, bytes)
         }
     }
 

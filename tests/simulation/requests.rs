@@ -286,9 +286,10 @@ impl Clerk {
             Ask::Acquire => self.acquire(),
             Ask::Release => {
                 let held = self.held();
-                let target = match self.draws.percent(80) {
-                    true => Target::Token(held.token),
-                    false => Target::AcquireRequestId(self.draws.random.random_range(1..=self.request + 3)),
+                let target = if self.draws.percent(80) {
+                    Target::Token(held.token)
+                } else {
+                    Target::AcquireRequestId(self.draws.random.random_range(1..=self.request + 3))
                 };
                 let request = self.request();
                 let message = ReleaseRequest { session_id: held.session, request, target: Some(target) };

@@ -323,10 +323,10 @@ impl EtcdStore for Memory {
         let revision = machine.revision();
         let entries = machine.entries_at(&select.range, at.unwrap_or(revision)).map_err(past)?;
         let selected = select.from(entries.iter(false));
-        match selected.count > SELECT_MAX {
-            true => Err(EtcdStoreError::TooLarge("too many".to_owned())),
-            false => Ok((selected, revision)),
+        if selected.count > SELECT_MAX {
+            return Err(EtcdStoreError::TooLarge("too many".to_owned()));
         }
+        Ok((selected, revision))
     }
 
     async fn select_from_copy(&self, _caller: &(), select: Select) -> Result<(Selected, Revision), EtcdStoreError> {

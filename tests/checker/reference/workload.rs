@@ -365,15 +365,21 @@ impl World {
                 Some(token) => self.reply(who, op, Answer::Retry { token }),
                 None => self.refuse(who, op, f, "busy"),
             },
-            Call::Release { token, .. } => match self.table.release(token) {
-                true => self.reply(who, op, Answer::Release {}),
-                false => self.refuse(who, op, f, "not_held"),
-            },
+            Call::Release { token, .. } => {
+                if self.table.release(token) {
+                    self.reply(who, op, Answer::Release {});
+                } else {
+                    self.refuse(who, op, f, "not_held");
+                }
+            }
             Call::Cancel { request, .. } => self.arrive_cancel(who, op, request.expect("it is always sent")),
-            Call::Update { token, .. } => match self.table.held.contains_key(&token) {
-                true => self.reply(who, op, Answer::Update {}),
-                false => self.refuse(who, op, f, "not_held"),
-            },
+            Call::Update { token, .. } => {
+                if self.table.held.contains_key(&token) {
+                    self.reply(who, op, Answer::Update {});
+                } else {
+                    self.refuse(who, op, f, "not_held");
+                }
+            }
             Call::Renew { .. } | Call::ForceRelease { .. } => {}
         }
     }

@@ -70,10 +70,10 @@ fn check_after(operation: &TxnOperation, gone: &[Key], entries: &BTreeMap<Key, E
         TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => return Ok(()),
     };
     let ends = |entry: &Entry| entry.children().is_some() && (entry.lease.is_some() || entry.until.is_some());
-    match entries.get(key).is_some_and(ends) {
-        true => Err(TxnFailureReason::ParentCannotEnd),
-        false => Ok(()),
+    if entries.get(key).is_some_and(ends) {
+        return Err(TxnFailureReason::ParentCannotEnd);
     }
+    Ok(())
 }
 
 impl Model {
@@ -289,10 +289,7 @@ impl Model {
                 if above.lease.is_some() || above.until.is_some() {
                     return Err(TxnFailureReason::ParentEnds);
                 }
-                match entries.contains_key(&child_key(child, above)) {
-                    true => Err(TxnFailureReason::ChildExists),
-                    false => Ok(()),
-                }
+                if entries.contains_key(&child_key(child, above)) { Err(TxnFailureReason::ChildExists) } else { Ok(()) }
             }
             TxnOperation::Get(_) | TxnOperation::Select(_) | TxnOperation::Put(_) | TxnOperation::Open(_) => Ok(()),
             TxnOperation::Expire(_) | TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => Ok(()),
@@ -464,9 +461,10 @@ impl Model {
             return self.holds_of(compare, self.entries.get(&compare.key));
         };
         let range: Vec<_> = self.entries.iter().filter(|(other, _)| *other >= key && *other < up_to).collect();
-        match range.is_empty() {
-            true => self.holds_of(compare, None),
-            false => range.into_iter().all(|(_, entry)| self.holds_of(compare, Some(entry))),
+        if range.is_empty() {
+            self.holds_of(compare, None)
+        } else {
+            range.into_iter().all(|(_, entry)| self.holds_of(compare, Some(entry)))
         }
     }
 

@@ -77,9 +77,10 @@ impl<'a> State<'a> {
         let Compare { key, up_to, relation, operand } = compare;
         let Some(up_to) = up_to else { return operand.holds(*relation, self.entry(key).as_deref()) };
         let entries = self.entries(&KeyRange { from: Some(key.clone()), to: Some(up_to.clone()) });
-        match entries.is_empty() {
-            true => operand.holds(*relation, None),
-            false => entries.values().all(|entry| operand.holds(*relation, Some(entry))),
+        if entries.is_empty() {
+            operand.holds(*relation, None)
+        } else {
+            entries.values().all(|entry| operand.holds(*relation, Some(entry)))
         }
     }
 
