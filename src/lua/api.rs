@@ -57,6 +57,8 @@ pub(crate) fn redis<'scope, 'env>(
     table.raw_set("log", native_function(lua, log)?)?;
     table.raw_set("setresp", native_function(lua, setresp)?)?;
     table.raw_set("set_repl", native_function(lua, set_repl)?)?;
+
+    // Writes are replicated, and no scripts, so this is so already. There is no debugger.
     table.raw_set("replicate_commands", native_function(lua, |_, _: MultiValue| Ok(true))?)?;
     table.raw_set("breakpoint", native_function(lua, |_, _: MultiValue| Ok(false))?)?;
     table.raw_set("debug", native_function(lua, |_, _: MultiValue| Ok(()))?)?;
@@ -122,6 +124,7 @@ fn command_arguments(
     for value in values {
         arguments.push(match value {
             Value::String(text) => text.as_bytes().to_vec(),
+            // A whole number of up to 17 digits is what `%.17g` would make of it, without a call of the interpreter.
             Value::Integer(integer) if integer.unsigned_abs() < 100_000_000_000_000_000 => {
                 integer.to_string().into_bytes()
             }
@@ -151,8 +154,10 @@ fn wrong_arguments(lua: &Lua) -> mlua::Result<Table> {
 
 fn error_reply(lua: &Lua, arguments: MultiValue) -> mlua::Result<Table> {
     let Some(text) = only_string(&arguments) else { return wrong_arguments(lua) };
+    // A text may begin with the sign by which the protocol marks errors.
     let text = text.strip_prefix(b"-").unwrap_or(&text);
     let table = error_table(lua, &error_text(text))?;
+    // As in Redis, only the error of a command has this field.
     table.raw_set("ignore_error_stats_update", Value::Nil)?;
     Ok(table)
 }
@@ -185,6 +190,7 @@ fn log(lua: &Lua, arguments: MultiValue) -> mlua::Result<()> {
         return Err(reply_error("redis.log() requires two arguments or more."));
     }
     let level = lua.coerce_number(arguments.front().cloned().unwrap_or_default())?;
+    // Redis casts to an int of C: 3.9 is 3, and -0.5 is 0.
     match level {
         None => Err(reply_error("First argument must be a number (log level).")),
         Some(level) if (0.0..4.0).contains(&level.trunc()) => Ok(()),
@@ -207,8 +213,10 @@ fn setresp(lua: &Lua, arguments: MultiValue) -> mlua::Result<()> {
 /// What a transaction wrote is replicated as a whole.
 fn set_repl(lua: &Lua, arguments: MultiValue) -> mlua::Result<()> {
     if arguments.len() != 1 {
+        // The text is that of Redis, which miscounts.
         return Err(reply_error("redis.set_repl() requires two arguments."));
     }
+    // What is no number counts as 0, as by `lua_tonumber`.
     let flags = lua.coerce_number(arguments.front().cloned().unwrap_or_default())?.unwrap_or(0.0);
     if (0.0..4.0).contains(&flags.trunc()) {
         return Ok(());
@@ -234,6 +242,7 @@ pub(crate) fn math(lua: &Lua) -> mlua::Result<Table> {
 
 #[expect(clippy::cast_possible_truncation, reason = "the library takes an int of C")]
 fn random(lua: &Lua, generator: &Cell<Lrand48>, values: MultiValue) -> mlua::Result<f64> {
+    // Drawn before the arguments are looked at: as in Redis, a call with wrong ones moves the sequence on.
     let mut numbers = generator.get();
     let fraction = f64::from(numbers.draw() % Lrand48::MAX) / f64::from(Lrand48::MAX);
     generator.set(numbers);
@@ -254,6 +263,7 @@ fn random(lua: &Lua, generator: &Cell<Lrand48>, values: MultiValue) -> mlua::Res
             if least > most {
                 return Err(bad_argument(lua, 2, "interval is empty"));
             }
+            // An int of C wraps around: from its least to its greatest number there are 0 numbers.
             let width = most.wrapping_sub(least).wrapping_add(1);
             Ok((fraction * f64::from(width)).floor() + f64::from(least))
         }

@@ -17,6 +17,7 @@ pub(crate) fn to_lua(lua: &Lua, reply: RedisReply) -> mlua::Result<Value> {
         #[expect(clippy::cast_precision_loss, reason = "Lua 5.1 has no other numbers")]
         RedisReply::Integer(integer) => Ok(Value::Number(integer as f64)),
         RedisReply::Bulk(bytes) | RedisReply::Verbatim(bytes) => lua.create_string(bytes).map(Value::String),
+        // Not nil, at which a table would end.
         RedisReply::Nil | RedisReply::NilArray | RedisReply::OwnRevision => Ok(Value::Boolean(false)),
         RedisReply::Status(text) => {
             let table = lua.create_table_with_capacity(0, 1)?;
@@ -101,6 +102,7 @@ impl ResultReader {
         match value {
             Value::String(text) => self.bytes(text).map(RedisReply::Bulk),
             Value::Integer(integer) => Ok(RedisReply::Integer(*integer)),
+            // The fraction is lost, as in Redis. A script that wants to keep it returns a text.
             Value::Number(number) => Ok(RedisReply::Integer(to_integer(*number))),
             Value::Boolean(true) => Ok(RedisReply::Integer(1)),
             Value::Table(table) => self.table(table, depth),

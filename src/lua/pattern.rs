@@ -104,6 +104,7 @@ impl<'a> Matcher<'a> {
 
     fn charge(&mut self, comparisons: u64) -> Result<(), RunEnded> {
         self.uncharged += comparisons;
+        // Each charge reads the clock, so comparisons are charged by the hundred.
         if self.uncharged < 512 {
             return Ok(());
         }
@@ -262,6 +263,7 @@ impl<'a> Matcher<'a> {
         }
 
         let end = self.class_end(at)?;
+        // Before the first byte of the subject, and behind its last one, counts a zero byte.
         let before = position.checked_sub(1).map_or(0, |before| self.subject[before]);
         let after = self.subject.get(position).copied().unwrap_or(0);
         let is_frontier = !self.in_set(before, at, end - 1) && self.in_set(after, at, end - 1);
@@ -372,6 +374,7 @@ fn in_class(byte: u8, class: u8) -> bool {
         b'd' => byte.is_ascii_digit(),
         b'l' => byte.is_ascii_lowercase(),
         b'p' => byte.is_ascii_punctuation(),
+        // White space of C has the vertical tab too.
         b's' => byte.is_ascii_whitespace() || byte == 0x0b,
         b'u' => byte.is_ascii_uppercase(),
         b'w' => byte.is_ascii_alphanumeric(),

@@ -168,6 +168,7 @@ fn run_in<'scope, 'env>(
     // A script may have caught the error that was to end it, and returned as if nothing were. The budget remembers, and it is the budget
     // that counts.
     if budget.ended().is_some() {
+        // Our caller knows the reason, and tells it.
         return Err(ScriptFailure::Aborted);
     }
 
@@ -234,14 +235,17 @@ fn surround<'scope, 'env>(
     native.raw_set("math", api::math(lua)?)?;
     native.raw_set("cjson", json::library(lua, budget)?)?;
     native.raw_set("string", strings::library(lua, budget)?)?;
+
     let sealed = SealedTables::new(lua)?;
     native.raw_set("real_of", &sealed.real)?;
     native.raw_set("shown_metatable_of", &sealed.shown_metatable)?;
     native.raw_set("base", base::library(lua, &sealed)?)?;
     native.raw_set("wrap", native_function(lua, coroutines::wrap)?)?;
     native.raw_set("table", tables::library(lua, budget)?)?;
+
     native.raw_set("keys", strings_of(lua, call.keys)?)?;
     native.raw_set("arguments", strings_of(lua, call.arguments)?)?;
+
     let catcher = Rc::clone(budget);
     let catch = move |lua: &Lua, mut arguments: MultiValue| {
         let value = arguments.pop_front().unwrap_or_default();

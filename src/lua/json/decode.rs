@@ -5,6 +5,7 @@ use mlua::{Lua, Number, Table, Value};
 use super::{DEPTH_MAX, JsonFailure};
 
 pub(super) fn decode(lua: &Lua, text: &[u8]) -> Result<Value, JsonFailure> {
+    // JSON begins with two characters of ASCII, and one of them has a zero byte in those encodings (RFC 4627, 3).
     if text.len() >= 2 && text[..2].contains(&0) {
         return Err(JsonFailure::Text("JSON parser does not support UTF-16 or UTF-32".to_owned()));
     }
@@ -156,6 +157,7 @@ impl JsonDecoder<'_> {
         let at = self.at;
         let rest = &self.text[at..];
         let punctuation = match rest.first() {
+            // The library reads a string of C, which a zero byte ends.
             None | Some(0) => return JsonToken { kind: JsonTokenKind::End, at },
             Some(b'{') => JsonTokenKind::ObjectBegin,
             Some(b'}') => JsonTokenKind::ObjectEnd,

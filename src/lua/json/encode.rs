@@ -65,6 +65,7 @@ impl JsonEncoder<'_> {
         self.out.push(b'"');
         for byte in text.as_bytes().iter().copied() {
             match byte {
+                // JSON needs no escape for the slash; the library writes one.
                 b'"' | b'\\' | b'/' => self.out.extend_from_slice(&[b'\\', byte]),
                 8 => self.out.extend_from_slice(b"\\b"),
                 b'\t' => self.out.extend_from_slice(b"\\t"),
@@ -83,6 +84,7 @@ impl JsonEncoder<'_> {
             return Err(JsonFailure::Text(format!("Cannot serialise, excessive nesting ({depth})")));
         }
         match array_length(table)? {
+            // An empty table could be either. The library makes an object of it.
             0 => self.object(table, depth),
             length => self.array(table, length, depth),
         }
