@@ -26,6 +26,7 @@ const TRANSACTION_MAX: usize = 100;
 /// Maximum number of bytes of all items of a transaction.
 const TRANSACTION_BYTES_MAX: usize = 4 << 20;
 /// Number of items read from the store at a time.
+/// With the largest items, that is 6.5 MB.
 const GETS_AT_A_TIME: usize = 16;
 
 #[derive(Deserialize)]
@@ -425,6 +426,7 @@ impl<S: DynamoStore> Database<S> {
         let request: TransactGet = read(body)?;
         let parts = required(request.transact_items.as_ref(), "TransactItems")?;
         check_count(parts.len())?;
+
         let mut wanted = Vec::with_capacity(parts.len());
         let mut projections = Vec::with_capacity(parts.len());
         for GetPart { get } in parts {
@@ -433,8 +435,10 @@ impl<S: DynamoStore> Database<S> {
             wanted.push(ItemRequest { table, attributes, is_key: true });
             projections.push(projection(get)?);
         }
+
         let (located, _) = self.locate(caller, &wanted, &[]).await?;
         check_bytes(&located)?;
+
         let mut costs = Costs::default();
         let mut responses = Vec::with_capacity(parts.len());
         for (located, projection) in located.into_iter().zip(&projections) {

@@ -67,6 +67,7 @@ pub async fn serve<L: HttpListen, S: DynamoStore>(
 ) {
     let DynamoOptions { connections_max, header_timeout, .. } = options;
     let header_bytes_max = HEADER_BYTES_MAX;
+    // Requests are short, and SDKs ask again: to refuse a connection costs less than to close one that is in use.
     let limits =
         PortLimits { connections_max, header_bytes_max, header_timeout, probes: &[], refuses: true, browsers: false };
 
@@ -127,6 +128,7 @@ impl<S: DynamoStore> Endpoint<S> {
         let (operation, claim) = match self.checked_head(parts) {
             Ok(checked) => checked,
             Err(error) => {
+                // Whatever comes of it, the answer is this error.
                 let _ = timeout_at(body_until, pass_over(&mut body)).await;
                 return Err(error);
             }

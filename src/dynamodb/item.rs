@@ -76,6 +76,7 @@ pub(crate) fn bytes_of(item: &Item) -> Vec<u8> {
     out
 }
 
+/// Writes seven bits a byte, the lowest first. The highest bit of a byte says that more follow.
 fn put_number(out: &mut Vec<u8>, mut number: u128) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -195,6 +196,7 @@ impl<'a> RecordReader<'a> {
 
     /// Reads a count of elements of at least one byte each. A false count allocates no more memory than there are bytes.
     fn count(&mut self) -> Option<usize> {
+        // Each element has a byte at least: no damaged length reserves more memory than the record has.
         usize::try_from(self.number()?).ok().filter(|count| *count <= self.0.len())
     }
 
@@ -225,6 +227,7 @@ impl<'a> RecordReader<'a> {
         if depth > DEPTH_MAX {
             return None;
         }
+
         Some(match self.byte()? {
             0 => AttributeValue::Null,
             1 => AttributeValue::Bool(false),

@@ -289,6 +289,7 @@ impl<'a> Prepared<'a> {
             located.known.lock_name(self.wanted.attributes)
         });
 
+        // DynamoDB charges for the larger one of the two items.
         let bytes = old_bytes.max(item_size(&item));
         // A write that says nothing of the lock leaves it as it was: over, and shown so.
         let is_over = lease == DynamoLease::Kept && before.is_some_and(|(_, entry)| entry.expired);
@@ -499,6 +500,7 @@ impl<S: DynamoStore> Database<S> {
 
         let attributes = attributes.filter(|attributes| !attributes.is_empty());
         let asked = request.return_consumed_capacity.as_deref();
+        // Each write costs a unit, one that changes nothing too.
         let consumed_capacity = Capacity::new(asked, prepared.wanted.table, units.max(1.0));
         json(&WriteResponse { attributes, consumed_capacity })
     }

@@ -200,6 +200,7 @@ pub(crate) fn only_deletes(updates: &BTreeMap<String, AttributeUpdate>) -> bool 
 }
 
 fn action(path: Path, update: &AttributeUpdate) -> Result<Action> {
+    // DynamoDB's default.
     let action = update.action.as_deref().unwrap_or("PUT");
     let Some(value) = update.value.clone() else {
         return if action == "DELETE" {

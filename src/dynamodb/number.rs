@@ -222,6 +222,7 @@ fn parse_power(text: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;
     }
+    // Far from the limits of the type, since numbers of digits are added to it.
     let power = digits.parse::<i64>().unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
     Some(if text.starts_with('-') { -power } else { power })
 }

@@ -245,6 +245,7 @@ impl TableProperties {
             "TableName": self.name,
             "TableStatus": status,
             "TableArn": self.arn(region),
+            // In the form of a UUID. A table that is made again under the same name has another one.
             "TableId": format!("00000000-0000-4000-8000-{entry_created:012x}"),
             "CreationDateTime": self.created_ms as f64 / 1000.0,
             "AttributeDefinitions": attributes()
@@ -355,6 +356,7 @@ fn attribute(definitions: &[Definition], element: &KeyElement) -> Result<Attribu
 /// Returns the read and write units, or `None` for a table that is paid for by request.
 fn throughput(request: &TableRequest) -> Result<Option<(u64, u64)>> {
     let units = request.provisioned_throughput.as_ref();
+
     match request.billing_mode.as_deref() {
         Some("PAY_PER_REQUEST") if units.is_some() => Err(Error::parameters(
             "Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when BillingMode is PAY_PER_REQUEST",
@@ -617,9 +619,11 @@ impl<S: DynamoStore> Database<S> {
         if known.table.used_for.is_some() || !self.options.recipes || written.peek().is_none() {
             return;
         }
+
         let rules = self.options.rules(&known.table);
         let is_of_locks = written.any(|record| recipes::is_of_lock_client(&record.item, rules));
         let used_for = if is_of_locks { TableUse::Locks } else { TableUse::Plain };
+
         let table = TableProperties { used_for: Some(used_for), ..known.table.clone() };
         let key = key::table_key(&known.table.name);
         let put = DynamoWrite::Put { key: key.clone(), value: table.encode(), lease: DynamoLease::None };
@@ -646,6 +650,7 @@ impl<S: DynamoStore> Database<S> {
         for _ in 0..TRIES {
             let (mut table, entry) = self.read_table(caller, name).await?;
             change(&mut table)?;
+
             let put = DynamoWrite::Put { key: key::table_key(name), value: table.encode(), lease: DynamoLease::None };
             let txn = DynamoTxn { expected: vec![(key::table_key(name), entry.modified)], writes: vec![put] };
             if self.store.commit(caller, txn).await?.succeeded {

@@ -143,6 +143,7 @@ impl Serialize for AttributeValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;
         let kind = self.kind();
+
         match self {
             Self::S(text) => map.serialize_entry(kind, text)?,
             Self::N(number) => map.serialize_entry(kind, &number.to_string())?,
@@ -155,6 +156,7 @@ impl Serialize for AttributeValue {
             Self::L(list) => map.serialize_entry(kind, list)?,
             Self::M(item) => map.serialize_entry(kind, item)?,
         }
+
         map.end()
     }
 }

@@ -44,6 +44,7 @@ impl WorkBudget {
         if Planted::WorkWithoutBound.is_on() {
             return Ok(());
         }
+        // Not one atomic step: a request has a budget of its own, and evaluates one thing after the other.
         let left = self.0.load(Ordering::Relaxed);
         let after = left.checked_sub(units);
         self.0.store(after.unwrap_or(0), Ordering::Relaxed);

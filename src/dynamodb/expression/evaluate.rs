@@ -57,9 +57,11 @@ impl Condition {
                 false
             }
             Self::Not(inner) => !inner.holds(item, work)?,
+
             Self::Exists(path) => found(item, path, work)?.is_some(),
             Self::NotExists(path) => found(item, path, work)?.is_none(),
             Self::HasType(operand, kind) => operand.value(item, work)?.is_some_and(|value| value.kind() == kind),
+
             Self::Compare(comparison, left, right) => {
                 compare(*comparison, left.value(item, work)?, right.value(item, work)?, work)?
             }
@@ -79,6 +81,7 @@ impl Condition {
                 }
                 false
             }
+
             Self::BeginsWith(operand, prefix) => {
                 match (operand.value(item, work)?.as_deref(), prefix.value(item, work)?.as_deref()) {
                     (Some(AttributeValue::S(text)), Some(AttributeValue::S(prefix))) => {
@@ -181,6 +184,7 @@ fn equal(left: &AttributeValue, right: &AttributeValue, work: &WorkBudget) -> Ev
         (AttributeValue::Bs(left), AttributeValue::Bs(right)) if left.len() == right.len() => {
             left.iter().try_for_each(|bytes| work.spend_bytes(bytes.len()))?;
         }
+
         (AttributeValue::L(left), AttributeValue::L(right)) => {
             work.spend(1)?;
             if left.len() != right.len() {
@@ -208,6 +212,7 @@ fn equal(left: &AttributeValue, right: &AttributeValue, work: &WorkBudget) -> Ev
         }
         _ => work.spend(1)?,
     }
+
     Ok(left == right)
 }
 

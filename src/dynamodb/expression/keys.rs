@@ -59,6 +59,7 @@ fn flattened(condition: &Condition) -> Vec<&Condition> {
 
 fn one(condition: &Condition) -> Result<(String, SortCondition), String> {
     let invalid = |operator: &str| Err(format!("Invalid operator used in KeyConditionExpression: {operator}"));
+
     match condition {
         Condition::Any(_) => invalid("OR"),
         Condition::Not(_) => invalid("NOT"),
@@ -69,6 +70,7 @@ fn one(condition: &Condition) -> Result<(String, SortCondition), String> {
         Condition::HasType(..) => invalid("attribute_type"),
         Condition::Contains(..) => invalid("contains"),
         Condition::All(_) => invalid("AND"),
+
         Condition::Compare(comparison, ConditionOperand::Path(path), right) => {
             Ok((name(path)?, SortCondition::Compare(*comparison, value(right)?)))
         }

@@ -468,6 +468,7 @@ impl<'a> Parser<'a> {
                 let levels_max = value::DEPTH_MAX;
                 return Err(format!("The document path has too many nesting elements; maximum: {levels_max}"));
             }
+
             if self.accept(".") {
                 steps.push(PathStep::Name(self.name()?));
             } else if self.accept("[") {

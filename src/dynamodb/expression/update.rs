@@ -134,6 +134,7 @@ fn without(existing: &AttributeValue, less: &AttributeValue) -> Option<Option<At
         }
         _ => return None,
     };
+
     Some(left)
 }
 
@@ -213,6 +214,7 @@ fn remove(item: &mut Item, paths: Vec<&Path>) -> Result<(), String> {
                 }
             }
         }
+
         if let ParentValue::List(list) = place {
             let mut index = 0;
             list.retain(|_| {
