@@ -124,6 +124,7 @@ impl Certs {
         match self.what {
             CertsAction::Init { cluster, nodes, clients, common: CertsOptions { dir, days } } => {
                 let authority = Authority::create(&dir, &cluster)?;
+                // Writing to a string does not fail.
                 let _ = writeln!(made, "authority  {}", authority.certificate().display());
                 for (id, host) in (1..).zip(&nodes) {
                     say(&mut made, &format!("node {id}"), &authority.node(id, std::slice::from_ref(host), days)?);
@@ -147,6 +148,7 @@ impl Certs {
                         format_args!("{} has no certificate of a node: name the hosts with --nodes", dir.display());
                     return Err(Failure::new(Exit::Usage, what));
                 }
+
                 let authority = before.succeed(&cluster, &into.unwrap_or_else(|| beside(&dir, &cluster)))?;
                 let _ = writeln!(made, "authority  {}", authority.certificate().display());
                 for (id, hosts) in &nodes {

@@ -54,6 +54,7 @@ impl CheckGrant {
     fn text(&self, answer: &CheckAnswer) -> String {
         let name = show::text(&self.name);
         let token = self.token.0;
+
         match &answer.holder {
             Some(holder) if answer.held => {
                 let label = show::text(&holder.label);

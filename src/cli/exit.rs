@@ -197,6 +197,7 @@ impl From<client::Error> for Failure {
             client::Error::Unknown { .. } => Exit::Unknown,
             client::Error::Malformed { .. } => Exit::Error,
         };
+
         match &error {
             client::Error::NoCluster { .. } => {
                 let without_last =

@@ -149,6 +149,7 @@ impl RollingRestart {
 
         let before = survey.answers.get(&node_id).and_then(|answer| answer.as_ref().ok());
         let before = before.map(|status| status.start.clone()).unwrap_or_default();
+        // What is committed now is what the node must have again before the next one may go down.
         let tip = survey.leader.committed_index;
         let deadline = Instant::now() + self.limit;
 
@@ -268,6 +269,7 @@ impl RollingRestart {
         leading.extend(named.iter().filter_map(|answer| answer.as_ref().ok()));
         leading.retain(|status| status.role() == Role::Leader && status.serving);
 
+        // A leader that was cut off may still think that it leads: the later term counts.
         let Some(leader) = leading.into_iter().max_by_key(|status| status.term).cloned() else {
             let why = asked.into_iter().find_map(Result::err).map(|why| format!(": {why}")).unwrap_or_default();
             return Err(Failure::new(Exit::NoCluster, format!("no node serves as the leader{why}")));

@@ -46,6 +46,7 @@ impl Signals {
                 None => std::future::pending().await,
             }
         };
+
         tokio::select! {
             _ = self.interrupt.recv() => ReceivedSignal::Interrupt,
             _ = self.terminate.recv() => ReceivedSignal::Terminate,

@@ -43,6 +43,7 @@ impl ProgressLine {
         let width = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
         // Some terminals report no width.
         let width = if width == 0 { WIDTH_DEFAULT } else { width };
+        // One column less: some terminals wrap as soon as the last one is written.
         let text: String = text.chars().take(width - 1).collect();
         self.shown = true;
         let _ = write!(io::stderr(), "{ERASE}{text}");

@@ -67,6 +67,7 @@ impl WantedLocks {
 
         let wants = self.names.iter().map(want).collect::<Result<_, Invalid>>()?;
         let lock_delay_ms = millis(self.lock_delay.unwrap_or_default());
+        // A delay that does not fit is refused by `Acquire::new`, which names the limit.
         machine::Acquire::new(wants, self.waiting.wait()?, u32::try_from(lock_delay_ms).unwrap_or(u32::MAX))
     }
 }

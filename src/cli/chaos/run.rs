@@ -216,8 +216,10 @@ impl Judged {
         let history = History::read(BufReader::new(File::open(&outcome.history)?))?;
         let findings = check(&history)?;
         let report = Report::of(&history, about, findings.iter().cloned().map(Into::into).collect())?;
+
         fs::write(outcome.history.with_file_name("report.html"), report.page())?;
         fs::write(outcome.history.with_file_name("report.json"), report.document())?;
+
         let missing = activity::missing(report.summary()).into_iter().map(str::to_owned);
         let missed = outcome.missed.iter().map(|fault| format!("fault {fault} was planned and had no target"));
         let vacuous = missing.chain(missed).collect();

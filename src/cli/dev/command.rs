@@ -25,6 +25,7 @@ use crate::{
     local::LocalCluster,
 };
 
+/// As shells end for a command that they do not find, and for one that they cannot run.
 const EXIT_NOT_FOUND: u8 = 127;
 const EXIT_NOT_RUN: u8 = 126;
 
@@ -74,6 +75,7 @@ async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitS
             status = child.wait() => return status,
             ending = signals.next() => {
                 hand_on(ending, &child);
+                // Many programs ask again at an interrupt, or go on after it: only these two signals start the time.
                 if ending != ReceivedSignal::Interrupt {
                     kill_at.get_or_insert(Instant::now() + END_GRACE);
                 }

@@ -43,6 +43,7 @@ fn text(cluster: &LocalCluster) -> String {
 pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
     let mut variables = vec![("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","))];
     variables.push(("LOCKKEEPER_HTTP_ENDPOINTS", cluster.http_endpoints().join(",")));
+
     let dynamodb = cluster.dynamodb_endpoints();
     if let Some(first) = dynamodb.first() {
         variables.push(("LOCKKEEPER_DYNAMODB_ENDPOINT", first.clone()));
@@ -55,6 +56,7 @@ pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
             variables.push(("AWS_CA_BUNDLE", ca.display().to_string()));
         }
     }
+
     let etcd = cluster.etcd_endpoints();
     if !etcd.is_empty() {
         variables.push(("LOCKKEEPER_ETCD_ENDPOINTS", etcd.join(",")));
@@ -66,16 +68,19 @@ pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
             variables.push(("ETCDCTL_KEY", key.display().to_string()));
         }
     }
+
     let redis = cluster.redis_endpoints();
     if let Some(first) = redis.first() {
         let scheme = if cluster.client_files().is_some() { "rediss" } else { "redis" };
         variables.push(("REDIS_URL", format!("{scheme}://{first}")));
         variables.push(("LOCKKEEPER_REDIS_ENDPOINTS", redis.join(",")));
     }
+
     let zookeeper = cluster.zookeeper_endpoints();
     if !zookeeper.is_empty() {
         variables.push(("ZOOKEEPER_CONNECT", zookeeper.join(",")));
     }
+
     if let Some(TlsFiles { ca, own }) = cluster.client_files() {
         variables.push(("LOCKKEEPER_CA", ca.display().to_string()));
         if let Some((certificate, key)) = own {
@@ -97,6 +102,7 @@ fn json_text(cluster: &LocalCluster) -> Result<String, serde_json::Error> {
             "log": node.log_file(),
         })
     };
+
     serde_json::to_string(&json!({
         "cluster_id": cluster.nodes().next().map(|node| &node.config().cluster_id),
         "directory": cluster.path(),

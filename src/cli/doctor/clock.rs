@@ -53,6 +53,7 @@ impl Wall {
     }
 
     fn read_once() -> Self {
+        // The wall clock is read between two readings of the other one, whose distance bounds the error.
         let monotonic = read(ClockId::Monotonic);
         let wall = read(ClockId::Realtime);
         Self { wall, monotonic, uncertain: read(ClockId::Monotonic).saturating_sub(monotonic) }
@@ -88,6 +89,7 @@ impl NodeClock {
     /// From an answer that has just arrived, and took so long. Nothing if the node does not tell its time.
     pub(super) fn read(status: &NodeStatus, took: Duration) -> Option<Self> {
         let node_ms = i64::try_from(status.wall_clock?.0).ok()?;
+        // The node told its time in the middle, as far as anybody knows.
         let half = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
         let own_ms = Wall::now().unix_ms().saturating_sub(half);
         Some(Self { node_id: status.node_id, ahead_ms: node_ms.saturating_sub(own_ms), uncertain: took })

@@ -105,6 +105,7 @@ mod linux {
     /// All descendants of this process that live.
     pub(in super::super) fn descendants() -> Vec<Pid> {
         let mut children = HashMap::<Pid, Vec<Pid>>::new();
+        // A process that ends meanwhile is left out.
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = entry.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
             if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, living(pid)?))) {

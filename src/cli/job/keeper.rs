@@ -75,6 +75,7 @@ impl Keep {
         let pid = match self.launch(stdin) {
             Ok(pid) => pid,
             Err(failure) => {
+                // The status of wait(2) has the code of an exit in its second byte.
                 link.tell(Message::Ended(ExitStatus::from_raw(i32::from(failure.exit.code()) << 8)));
                 return Err(failure);
             }

@@ -76,6 +76,7 @@ impl Save {
         let summary = backup::check(&partial.path, progress.count())?;
         drop(progress);
 
+        // Somebody may have made the file while the backup was saved.
         self.expect_free()?;
         files::publish(&partial.path, &self.file).map_err(|error| Failure::for_path(&self.file, &error))?;
 
@@ -93,6 +94,7 @@ impl Save {
     }
 
     fn expect_free(&self) -> Result<(), Failure> {
+        // Not `exists`, which would overwrite a link that leads nowhere.
         if self.force || fs::symlink_metadata(&self.file).is_err() {
             return Ok(());
         }

@@ -147,6 +147,7 @@ impl RunningView {
                         None => {}
                     },
                     seen = &mut look => {
+                        // A look that took longer than the interval is not made up for by two at once.
                         due = (due + self.interval).max(Instant::now());
                         self.model.add(seen);
                         break;

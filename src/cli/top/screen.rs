@@ -47,6 +47,7 @@ impl Screen {
         let taken = Taken { ended: Arc::default() };
         enable_raw_mode()?;
         execute!(stdout(), EnterAlternateScreen, Hide)?;
+
         let (sender, events) = mpsc::channel(EVENTS);
         let ended = Arc::clone(&taken.ended);
         // A thread: keys are read with blocking calls.

@@ -117,6 +117,7 @@ impl Ui {
             KeyCode::PageDown => self.go(|row| row + LEAP),
             KeyCode::PageUp => self.go(|row| row.saturating_sub(LEAP)),
             KeyCode::Home => self.go(|_| 0),
+            // Beyond any row, and still with room for a page further down. The pane limits it to its last row.
             KeyCode::End => self.go(|_| usize::MAX - LEAP),
             _ => {}
         }
