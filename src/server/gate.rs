@@ -44,8 +44,10 @@ impl Hosts {
     }
 
     fn has(&self, host: &str) -> bool {
+        // A host may be named in capitals, and with the dot of the root.
         let name = without_port(host).trim_end_matches('.').to_ascii_lowercase();
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
+        // An attacker can point a name at this node, but not an address.
         bare.parse::<IpAddr>().is_ok()
             || name == "localhost"
             || name.ends_with(".localhost")

@@ -98,6 +98,7 @@ impl MetricsPage {
             if page.number >= wanted {
                 return page.text.clone();
             }
+            // The caller that makes the next page sleeps under the lock: all others wait for the same page.
             sleep_until(page.made + BETWEEN_PAGES).await;
         }
 
@@ -297,6 +298,7 @@ fn add_disk(now: &mut Present, status: &StatusResponse) {
     now.gauge("lockkeeper_disk_low", "Whether the free space is below the reserve", status.disk_low.into());
 
     if let Some(left) = status.certificate_seconds_left {
+        // A certificate that has expired has no time left.
         let left = Duration::from_secs(left.try_into().unwrap_or_default());
         now.seconds("lockkeeper_certificate_left_seconds", "Time until this node's certificate expires", left);
     }
@@ -325,6 +327,7 @@ fn bytes_in(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<u64> 
 /// Adds what `/proc` says about this process; only Linux has that.
 fn add_process(now: &mut Present) {
     let pages = fs::read_to_string("/proc/self/statm").ok();
+    // The second number is that of resident pages (proc_pid_statm(5)).
     let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
     if let Some(pages) = pages {
         let bytes = pages.saturating_mul(rustix::param::page_size() as u64);

@@ -37,6 +37,7 @@ impl Calls {
         let per_second = f64::from(per_second);
         if !self.0.contains_key(who) {
             if self.0.len() >= IDENTITIES {
+                // A bucket that was left alone for so long is full again, as a new one is.
                 self.0.retain(|_, bucket| now.saturating_duration_since(bucket.filled).as_secs_f64() < BURST_SECONDS);
             }
             let most = per_second * BURST_SECONDS;

@@ -56,10 +56,13 @@ impl Connections {
             // New identities are rare; without this, those that are gone would stay.
             self.0.retain(|_, all| all.values().any(OpenConnection::is_open));
         }
+
         let all = self.0.entry(who.clone()).or_default();
         if all.contains_key(&connection.key()) {
             return true;
         }
+
+        // Nobody tells when a connection ends, so those that have ended make room now.
         all.retain(|_, connection| connection.is_open());
         let within = (all.len() as u64) < most;
         if within {

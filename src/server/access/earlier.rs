@@ -93,6 +93,7 @@ impl EarlierClients {
         if self.clock.wall_ms() < self.until_ms {
             return Ok(());
         }
+
         let Self { own_id, id, until, .. } = self;
         let who = who.map_or("NAME", Identity::as_str);
         if let Some(count) = self.refusals.count() {
@@ -104,6 +105,7 @@ impl EarlierClients {
                 "requests were refused: certificates of the earlier cluster count no more"
             );
         }
+
         Err(Error::unauthenticated(format!(
             "the certificate is of cluster {id}, and this is cluster {own_id}, which accepted those until {until}: use one of {own_id}, \
              which `lockkeeper certs successor {own_id}` made, or `lockkeeper certs client {who}` makes, on the machine that holds the \

@@ -116,6 +116,7 @@ impl<T> AccessFile<T> {
 
     fn get(&self) -> Option<Arc<T>> {
         self.file.as_ref()?;
+        // What is read is replaced whole, so a panic of a writer leaves the value before.
         Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
     }
 

@@ -137,6 +137,7 @@ impl EtcdKeyspace {
             self.write_address().await?;
         }
 
+        // It only spares later calls the look, so the order of this store does not matter.
         self.has_begun.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -210,6 +211,7 @@ impl EtcdStore for EtcdKeyspace {
 
     fn condition(&self) -> NodeCondition {
         let replica = self.client.service().replica();
+        // A borrow of the metrics holds up Raft: it ends before the table is read.
         let (index, is_learner) = {
             let metrics = replica.raft().metrics();
             let metrics = metrics.borrow_watched();

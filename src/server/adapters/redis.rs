@@ -89,17 +89,21 @@ impl RedisDoor {
         let clock = Arc::clone(&environment.clock);
         #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
         let seed = environment.random.bits() as u64;
+
         let wall_us = move || clock.wall_ms().saturating_mul(1000);
         let scripts_in_place = environment.blocking == Blocking::Here;
         let blocking = environment.blocking;
+
         // Long scripts run at a low priority: those of strangers could otherwise take the processors that heartbeats need.
         let run_apart = move |work: Box<dyn FnOnce() + Send>| {
             let done = blocking.run_in_background("redis-script", move || {
                 work();
                 Ok(())
             });
+            // It begins once it is polled. Nobody needs its end.
             tokio::spawn(done.map(drop));
         };
+
         let run_apart = Arc::new(run_apart);
         let options = RedisOptions { connections_max, scripts_in_place, run_apart, ..RedisOptions::new(wall_us, seed) };
 
@@ -148,6 +152,7 @@ impl UnitRunner for RedisUnits {
                 // A member asks for its own port, and not for a client: no policy concerns it.
                 is_port: service_caller.is_peer,
             };
+
             redis.run_unit(&caller, &unit).await
         }
         .boxed()
@@ -574,10 +579,12 @@ fn lease(expiry: Expiry, claim: &LockClaim) -> (PutLease, Option<PutClaim>) {
     let Some(deadline) = deadline(expiry) else {
         return (if expiry == Expiry::Kept { PutLease::Kept } else { PutLease::None }, None);
     };
+
     match claim {
         LockClaim::None => (PutLease::Until(deadline), None),
         LockClaim::Kept => (PutLease::Extended(deadline), None),
         LockClaim::New { name, holder } => {
+            // An entry whose name no lock can have is no lock. It has its deadline all the same.
             let lock = LockName::new(name).ok();
             let label = Label::new(&shortened(holder)).unwrap_or_default();
             (PutLease::Until(deadline), lock.map(|lock| PutClaim { lock, label }))

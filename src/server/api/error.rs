@@ -183,7 +183,6 @@ impl Error {
     /// The table refused a command.
     pub(crate) fn refused(refusal: Refusal) -> Self {
         use Refusal::*;
-
         match refusal {
             SessionEnded(end) => Self::session_ended(end),
             SessionExists => Self::new(

@@ -44,6 +44,7 @@ static ASSETS: [Asset; 12] = assets! {
 static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| ASSETS.iter().map(tag).collect());
 
 fn tag(asset: &Asset) -> HeaderValue {
+    // Its keys are fixed, so all nodes of one version give the same tag.
     let mut hasher = DefaultHasher::new();
     asset.text.hash(&mut hasher);
     HeaderValue::from_str(&format!("\"{:016x}\"", hasher.finish())).expect("digits and quotes are allowed")

@@ -186,6 +186,7 @@ impl Feed {
             match event {
                 Ok(WatchEvent::Changes { changes, index, more }) => {
                     let is_first = gathered.is_empty();
+                    // The rest of this entry follows: a page that resumes a broken feed must get the whole entry again.
                     gathered.index = Some(if more { index - 1 } else { index });
                     let is_wanted = |change: &Change| self.only.as_ref().is_none_or(|only| *only == change.name);
                     changes.into_iter().filter(is_wanted).for_each(|change| gathered.add(change));

@@ -244,5 +244,6 @@ fn failed(error: &Error) -> Response {
         | FailureReason::MembershipChanging
         | FailureReason::Newer { .. } => StatusCode::CONFLICT,
     };
+
     json_with(status, &shown::ShownFailure { reason: outcome(&error.reason), message: &error.message })
 }

@@ -35,6 +35,7 @@ impl NodeEnding {
     /// Ends the node: takes about twice [`DRAIN`] at the most.
     pub(super) async fn drain(self, mut tasks: NodeTasks) {
         tracing::info!("stopping");
+        // Among these tasks is the report of health, which would say again that this node serves.
         tasks.background.abort_all();
         health::retire(&self.reporter).await;
         self.stopping.cancel();

@@ -54,6 +54,7 @@ fn load(files: &TlsConfig, earlier: Option<String>) -> Result<Tls, TlsError> {
 /// Refuses the certificate of another node.
 pub(super) fn check_subject(config: &Config, tls: &Tls) -> Result<(), ServeError> {
     let own = Subject::Node { cluster: config.cluster_id.clone(), id: config.node_id };
+
     match tls.subject() {
         Some(subject) if subject == own => Ok(()),
         Some(Subject::Node { cluster, id }) if id == config.node_id => Err(ServeError::Config(format!(

@@ -114,6 +114,7 @@ impl<C: Connector> RunningNode<C> {
 
         let listener = self.counted(listener, CountedPort::Peers);
         let settings = Settings::PEERS.with_connections_max(base.places.peers);
+        // Never cancelled: Raft needs its peers while the leadership is handed over. The task ends with the node's.
         tasks.duties.spawn(listen_to(listener, acceptor, settings, service, CancellationToken::new()));
     }
 

@@ -183,6 +183,7 @@ impl Forwarder {
         call: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Error> {
         tokio::select! {
+            // An answer that has come counts, even if another node leads by now.
             biased;
             answer = call => answer.map_err(|status| {
                 if is_misdirected(&status) {
@@ -225,9 +226,11 @@ impl Forwarder {
         in_flight: InFlight,
     ) -> impl Stream<Item = Result<Form<T>, Error>> + Send + use<T> {
         let deposed = Box::pin(led_by_other(self.replica.clone(), leader));
+
         unfold(Some((items, deposed)), move |stream| async move {
             let (mut items, mut deposed) = stream?;
             let item = tokio::select! {
+                // What has come is passed on, even if another node leads by now.
                 biased;
                 item = items.next() => item?.map(Form::Message).map_err(|status| failed(&status, in_flight)),
                 () = &mut deposed => Err(moved(in_flight)),
@@ -260,6 +263,7 @@ fn name_caller(metadata: &mut MetadataMap, caller: &Caller) {
     if let Some(address) = caller.remote.and_then(|remote| remote.to_string().parse().ok()) {
         metadata.insert(CALLER_KEY, address);
     }
+    // Always named, as nobody if need be: a peer that names no client asks for itself.
     let named = caller.identity.as_ref().filter(|_| !Planted::ForwardedAsAnonymous.is_on());
     let identity = named.map_or(Identity::ANONYMOUS, Identity::as_str);
     metadata.insert(IDENTITY_KEY, identity.parse().expect("an identity is printable ASCII"));
@@ -308,9 +312,11 @@ fn failed(status: &Status, in_flight: InFlight) -> Error {
         let is_late = matches!(error.reason, FailureReason::DeadlineExceeded);
         return if is_late && in_flight.changes { Error::deadline_passed(true) } else { error };
     }
+
     if in_flight.deadline.is_some_and(Deadline::has_passed) {
         return Error::deadline_passed(in_flight.changes);
     }
+
     if !in_flight.changes || never_sent(status) || Planted::LostForwardedIsSafe.is_on() {
         Error::leader_not_reached()
     } else {

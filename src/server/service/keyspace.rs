@@ -38,6 +38,7 @@ const FIXED_BYTES: usize = 128;
 const VISITS_PER_TURN: usize = 1000;
 /// Maximum number of bytes of the values that a read sorts.
 const SORTED_BYTES_MAX: usize = 16 << 20;
+// A page is closed after the entry that fills it, which may be one of the largest.
 const _: () = assert!(PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + FIXED_BYTES < MESSAGE_BYTES_MAX);
 const _: () = assert!(TXN_BYTES_MAX + 3 * lockkeeper_machine::TXN_OPERATIONS_MAX * FIXED_BYTES < MESSAGE_BYTES_MAX);
 

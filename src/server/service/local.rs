@@ -422,6 +422,7 @@ pub(super) fn until_error<T>(
     unfold(Some((Box::pin(events), Box::pin(ended))), |state| async {
         let (mut events, mut ended) = state?;
         tokio::select! {
+            // The end first: nothing is passed on after it.
             biased;
             error = &mut ended => Some((Err(error), None)),
             event = events.next() => event.map(|event| {

@@ -51,6 +51,7 @@ impl Serve for AcquireLocks {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Acquired>, Error> {
         ensure_not_of_entries(node, &self)?;
         let Delivery { reply, wait, .. } = node.propose(self.into()).await?;
+
         let acquired = match (reply, wait) {
             (Reply::Acquired(end), _) => acquired(end)?,
             (Reply::Busy(busy), _) => Acquired::Busy(busy),
@@ -66,6 +67,7 @@ impl Serve for AcquireLocks {
             }
             (other, _) => return Err(Error::unexpected(other)),
         };
+
         Ok(Form::Typed(acquired))
     }
 }

@@ -180,6 +180,7 @@ impl Service {
         renewals: impl Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
     ) -> Result<ReplyStream<KeepAliveEvent>, Error> {
         self.local.access.count_call(caller)?;
+
         match self.route(caller)? {
             Route::Here => Ok(self.while_known(caller, self.local.keep_alive(caller, renewals))),
             Route::There(leader) => {

@@ -86,6 +86,7 @@ fn term(led: &mut Led) -> Option<u64> {
 pub(super) async fn dispatch(replica: &Replica) {
     let mut changes = replica.table().changes();
     let index = replica.table().watches_of_locks();
+
     loop {
         match changes.recv().await {
             Ok(entry) => {
@@ -96,6 +97,7 @@ pub(super) async fn dispatch(replica: &Replica) {
                 index.complete(entry.index);
             }
             Err(RecvError::Lagged(_)) => {
+                // Changes were missed, so each watch looks for itself what there is.
                 let mut found = Concerned::default();
                 index.turn().find_all(&mut found);
                 found.wake().await;
@@ -186,6 +188,7 @@ impl LockWatcher {
                 Part::Changes { entry, from } => self.part_of_changes(entry, from),
                 Part::NextEntry => self.next_entry().await?,
             };
+
             if what.is_some() {
                 return Ok(WatchResponse { what });
             }

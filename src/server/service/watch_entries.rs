@@ -67,6 +67,7 @@ pub(super) async fn dispatch(replica: &Replica) {
             dispatcher.index.complete(look.complete.0);
         }
 
+        // While nothing happens, a copy that is kept would keep events in memory which are forgotten by then.
         drop(history);
         if histories.changed().await.is_err() {
             return;

@@ -47,6 +47,7 @@ impl ByteBudget {
 
     /// Returns whether the bytes fit.
     pub(super) fn take(&self, bytes: usize) -> bool {
+        // Added before it is compared: of two that only looked, both could take what is left for one.
         let used = self.used.fetch_add(bytes, Ordering::Relaxed);
         let fits = used.saturating_add(bytes) <= self.limit;
         if !fits {

@@ -36,6 +36,7 @@ impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
         let caller = caller(&self.adapter.backend, &request)?;
         self.adapter.backend.admit(&caller)?;
+
         let access = self.adapter.backend.access();
         let (denied, limited) = access.refused();
         let earlier_cluster = access.earlier().map(|earlier| v1::EarlierCluster {
@@ -43,6 +44,7 @@ impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
             seconds_left: earlier.seconds_left(),
             clients: earlier.clients(),
         });
+
         let mut status = self.cluster.condition(request.into_inner().table_hash).await.map_err(Status::from)?;
         status.denied_requests = denied;
         status.limited_requests = limited;

@@ -71,6 +71,7 @@ impl AnswerQueue {
     async fn send(&self, answer: PipelineResponse) -> Result<(), Status> {
         let bytes = answer.encoded_len();
         let place = if bytes > SMALL {
+            // An answer that is larger than all of them takes all.
             let bytes = u32::try_from(bytes.min(ANSWER_BYTES)).expect("there are not so many");
             let place = Arc::clone(&self.bytes).acquire_many_owned(bytes);
             tokio::select! {
@@ -80,6 +81,7 @@ impl AnswerQueue {
         } else {
             None
         };
+
         self.answers.send((Ok(answer), place)).await.map_err(|_| Status::cancelled("the client is gone"))
     }
 }
@@ -111,7 +113,6 @@ async fn serve(
     deadline: Option<Deadline>,
 ) -> Result<(), Status> {
     let stopping = pipeline.service.stopping();
-
     let mut in_flight = FuturesUnordered::new();
     let mut handles: HashMap<u64, (AbortHandle, RequestKind)> = HashMap::new();
     let mut waits = 0;
@@ -123,6 +124,7 @@ async fn serve(
         if stopping.is_cancelled() && in_flight.is_empty() {
             break;
         }
+        // A stream that always has a request ready lets other tasks of its thread run now and then.
         if turn.is_multiple_of(AT_ONCE) {
             yield_now().await;
         }

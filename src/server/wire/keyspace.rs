@@ -74,6 +74,7 @@ impl Encode for Committed {
             TxnResult::Opened(ttl) => txn_result::Kind::OpenedTtlMs(ttl.as_millis()),
             TxnResult::PutChild(key) => txn_result::Kind::PutChild(write_key(&key)),
         };
+
         let results = self.results.into_iter().map(|it| pb::TxnResult { kind: Some(result(it)) }).collect();
         pb::Committed {
             succeeded: self.succeeded,

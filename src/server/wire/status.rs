@@ -44,6 +44,7 @@ pub(crate) fn error_of(status: &Status) -> Option<Error> {
     let retry = match metadata.remove(RETRY).as_deref() {
         Some("safe") => Retry::Safe,
         Some("same-id") => Retry::SameId,
+        // Also what a later version may say: nothing else is known to be safe to repeat.
         _ => Retry::No,
     };
 
@@ -107,6 +108,7 @@ fn code_and_reason(reason: &FailureReason) -> Result<(Code, v1::Reason), (Code, 
 
 fn reason_named(name: String, code: Code) -> FailureReason {
     use v1::Reason as Name;
+
     match Name::from_str_name(&format!("REASON_{name}")) {
         Some(Name::InvalidArgument) => FailureReason::InvalidArgument,
         Some(Name::SessionUnknown) => FailureReason::SessionUnknown,

@@ -102,6 +102,7 @@ impl NodeCopy {
     /// Begins a feed in place of the one before.
     pub(super) fn feed(&self) -> AppliedFeed {
         let (sender, steps) = mpsc::channel(STEPS_KEPT);
+        // No state is published while this is locked: the feed begins with the step after the state that it names.
         let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
         *feed = Some(sender);
         AppliedFeed { after: self.state().revision(), steps }
@@ -142,6 +143,7 @@ impl NodeCopy {
     fn publish(&self, looks_at_all: bool) {
         let before = self.state();
         let next = Arc::new(CopyState::new(&self.table));
+        // Locked before the state is replaced: see `feed`.
         let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
         self.state.send_replace(Arc::clone(&next));
 

@@ -156,6 +156,7 @@ impl SessionLeases {
         let now = Instant::now();
         let mut sessions = self.shared.sessions();
         sessions.retain(|_, session| session.over.is_none_or(|since| now < since + OVER_KEPT));
+
         let is_due = |session: &mut VouchedSession| {
             let is_old = session.is_old(now);
             let is_quiet = now >= session.heard + QUIET;
@@ -163,6 +164,7 @@ impl SessionLeases {
             let is_lost = session.is_unanswered() && is_old;
             (has_news || is_lost) && session.take_due(now)
         };
+
         let due: Vec<_> = sessions.iter_mut().filter_map(|(number, it)| is_due(it).then_some(*number)).collect();
         drop(sessions);
         due.into_iter().for_each(|session| self.push(session));
@@ -268,6 +270,7 @@ impl SessionLeases {
         let streams =
             due.0.into_iter().map(|due| LeaseStream { leases: self.clone(), due, unacknowledged: BTreeMap::new() });
         let streams = futures::future::join_all(streams.map(|stream| stream.run(service.clone())));
+
         let looking = async {
             let mut look = interval(HEARD_LOOK);
             look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -276,6 +279,7 @@ impl SessionLeases {
                 self.renew_heard();
             }
         };
+
         tokio::select! {
             _ = streams => {}
             () = looking => {}
@@ -386,6 +390,7 @@ impl LeaseStream {
     fn note(&mut self, event: KeepAliveEvent) {
         let KeepAliveEvent { session, kind } = event;
         let Some(session) = names::session_number(session) else { return };
+
         match kind {
             KeepAliveEventKind::Renewed { sequence, .. } => {
                 self.leases.acknowledge(session, self.leases.shared.began + Duration::from_micros(sequence));

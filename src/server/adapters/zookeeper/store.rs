@@ -71,6 +71,7 @@ impl ZookeeperStore for ZookeeperKeyspace {
         session: u64,
         ttl_ms: u64,
     ) -> Result<SessionStart, ZookeeperStoreError> {
+        // What does not fit is refused there, with the limit.
         let ttl = Ttl::from_millis(u32::try_from(ttl_ms).unwrap_or(u32::MAX)).map_err(too_large)?;
         let id = names::session_id(session);
         let request = OpenSession { session: Some(id), ttl, label: label(caller) };
@@ -101,9 +102,11 @@ impl ZookeeperStore for ZookeeperKeyspace {
 
     async fn attach(&self, caller: &ZookeeperCaller, session: u64) -> Result<AttachOutcome, ZookeeperStoreError> {
         let id = names::session_id(session);
+        // Before the call: a session is vouched for from the sending on, which is never longer than the table keeps it.
         let sent = Instant::now();
         // The client has proven by its password that the session is its own.
         let attached = self.client_call(caller, &own(caller), AttachSession { session: id }).await;
+
         match attached {
             Ok(attachment) => {
                 let is_here = |state: &CopyState| state.attached(id).is_some_and(|last| last >= attachment.number);
@@ -152,6 +155,7 @@ impl ZookeeperStore for ZookeeperKeyspace {
             Err(error) if is_session_over(&error) => {}
             Err(error) => return Err(failed(&error)),
         }
+
         let revision = self.gone_here(caller, session).await?;
         Ok(CloseOutcome::Over { revision })
     }
