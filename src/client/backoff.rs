@@ -14,6 +14,7 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// `random`, in 0 to 1, picks from the upper half of the current delay.
     pub(crate) fn next(&mut self, random: f64) -> Duration {
+        // The shift is bounded, since one of too many bits overflows; by then the longest delay is reached.
         let span = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         span.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
