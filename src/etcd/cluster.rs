@@ -13,6 +13,7 @@ impl<S: EtcdStore> Cluster for Etcd<S> {
         let caller = self.caller(&request)?;
         let members = self.store.members(&caller).await?.into_iter().map(|member| Member {
             id: member.id,
+            // Members have ids here, and no names.
             name: format!("node-{}", member.id),
             peer_ur_ls: vec![member.peer_url],
             client_ur_ls: member.client_url.into_iter().collect(),

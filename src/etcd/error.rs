@@ -129,6 +129,7 @@ impl From<EtcdStoreError> for Error {
             EtcdStoreError::TimedOut => Self::TimedOut,
             EtcdStoreError::Stopping => Self::Stopped,
             EtcdStoreError::Overloaded => Self::TooManyRequests,
+            // What etcd says to a request without a token.
             EtcdStoreError::Anonymous => Self::UserEmpty,
             EtcdStoreError::UnknownToken => Self::InvalidToken,
             EtcdStoreError::Denied(_) => Self::Denied,

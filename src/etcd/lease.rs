@@ -324,6 +324,7 @@ impl<S: EtcdStore> Keeper<S> {
         }
 
         self.leaderless_since.get_or_insert_with(Instant::now);
+        // Room for each renewal without an answer, and for its repetition.
         let (renewals, to_renew) = mpsc::channel(2 * UNANSWERED_MAX);
         let to_renew = unfold(to_renew, |mut to_renew| async { Some((to_renew.recv().await?, to_renew)) });
 

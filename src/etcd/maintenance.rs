@@ -38,6 +38,7 @@ impl<S: EtcdStore> Maintenance for Etcd<S> {
             raft_term: facts.term,
             raft_applied_index: condition.applied,
             errors,
+            // A table has no free pages.
             db_size_in_use: bytes,
             is_learner: condition.is_learner,
         }))

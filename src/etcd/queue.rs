@@ -105,6 +105,7 @@ impl<S: EtcdStore> Etcd<S> {
 
         // The transaction that puts the key also shows the oldest one: the first in the queue needs no read.
         let then = vec![put.clone(), oldest.clone()];
+        // A key that is there keeps its create revision, which is its token: only the entry shows it.
         let otherwise = vec![TxnOperation::Get(key.clone()), put, oldest];
         let is_absent = is_at(&key, Operand::Created(Revision(0)));
         let txn = Txn::new(vec![is_absent], then, otherwise).map_err(|_| Error::TooLarge)?;

@@ -39,6 +39,7 @@ impl<S: EtcdStore> Etcd<S> {
         caller: &S::Caller,
         request: &RangeRequest,
     ) -> Result<(RangeResponse, Revision), Error> {
+        // A revision of 0, or below, asks for the present.
         let at = u64::try_from(request.revision).ok().filter(|revision| *revision > 0).map(Revision);
         self.read_at(caller, request, at).await
     }
@@ -92,6 +93,7 @@ impl<S: EtcdStore> Etcd<S> {
                 scanned => return Ok((view.answer(), scanned?)),
             }
         }
+        // Each time the revision was forgotten before its last page: many write, and the client may ask again.
         Err(EtcdStoreError::Overloaded.into())
     }
 

@@ -376,6 +376,7 @@ impl OpenWatch {
             let shown = shown(event, self.request.prev_kv);
             bytes += size(&shown);
             answer.events.push(shown);
+            // The last message is closed below, with the revision up to which the watch is complete.
             let Some(next) = events.peek() else { break };
             let is_whole = next.revision > event.revision;
             if bytes >= MESSAGE_BYTES && (is_whole || self.request.fragment) {
