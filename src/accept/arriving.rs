@@ -94,6 +94,7 @@ impl ArrivingRequest {
         if of_origin.saturating_add(wanted) > limit.saturating_sub(of_others) / 2 {
             return Err(TooManyBytes { waiting: counts.all, limit });
         }
+
         counts.all += wanted;
         *counts.by_origin.entry(self.origin).or_default() += wanted;
         drop(counts);

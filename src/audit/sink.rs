@@ -188,6 +188,7 @@ impl SharedBuffer {
         let failed = self.write_all(&mut writer).err();
         // The directory must be free before the end is announced.
         drop(writer);
+
         let mut state = self.lock();
         if let Some(error) = failed {
             state.failed = Some(SinkError(error.to_string()));

@@ -69,11 +69,13 @@ impl Held {
         figures.put(Figure::Fill, filled.as_secs_f64());
         figures.put(Figure::PerSecond, self.locks as f64 / filled.as_secs_f64());
         figures.put_latencies(&latencies);
+
         let after = target.own().map(|cluster| Footprint::measured(cluster));
         let per_lock =
             |bytes: fn(Footprint) -> Option<f64>| Some((bytes(after?)? - bytes(before?)?) / self.locks as f64);
         figures.put(Figure::MemoryPerLock, per_lock(|footprint| footprint.memory));
         figures.put(Figure::DiskPerLock, per_lock(|footprint| Some(footprint.disk)));
+
         let restarted = match target.own() {
             Some(cluster) => restart_a_follower(cluster).await?,
             None => None,

@@ -188,6 +188,7 @@ fn check_one(history: &History) -> Result<Vec<Finding>, ReadError> {
         agreement::check(&run),
         liveness::check(&run),
     ];
+
     findings.extend(applicable::check(&run));
     findings.extend(bounded::check(&run));
     findings.extend(transactions.serializability);

@@ -161,11 +161,13 @@ impl OpenStream {
         if state.is_over {
             return None;
         }
+
         let (answer, receiver) = oneshot::channel();
         state.last += 1;
         let number = state.last;
         state.answers.insert(number, answer);
         state.to_send.push_back(PipelineRequest { number, what: asked.take() });
+
         drop(state);
         self.changed.notify_one();
         Some(Pending { number, open: Arc::clone(self), answer: receiver, is_answered: false })

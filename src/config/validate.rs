@@ -58,6 +58,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     listeners(config, &mut problems);
     exposure(config, &mut problems);
     earlier_cluster(config, now_ms(), &mut problems);
+
     raft(&config.raft, &mut problems);
     limits(&config.limits, &mut problems);
     audit(&config.audit, &mut problems);

@@ -39,10 +39,12 @@ impl Machine {
         self.check_waits()?;
         self.check_replies()?;
         self.check_backlog()?;
+
         self.check_entries()?;
         self.check_children()?;
         self.check_history()?;
         self.check_claims()?;
+
         self.check_bytes()?;
         self.check_indexes()
     }
@@ -379,9 +381,11 @@ impl Machine {
         let sessions = alive.map(|(id, session)| (session.deadline, Due::Session(id)));
         let revoked = self.grants.all_revoked();
         let revoked = revoked.filter_map(|(_, token, revoked)| Some((revoked.deadline?, Due::Revocation(token))));
+
         let delays =
             self.locks.iter().filter_map(|(name, lock)| Some((lock.closed_until()?, Due::Delay(name.clone()))));
         let waits = self.waits.iter().filter_map(|(ticket, waiting)| Some((waiting.deadline?, Due::Wait(ticket))));
+
         let entries = self.entries.iter();
         let entries = entries.filter_map(|(key, entry)| Some((entry.until?, Due::Entry(key.clone()))));
         sessions.chain(entries).chain(revoked).chain(delays).chain(waits).collect()

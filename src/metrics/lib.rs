@@ -118,24 +118,30 @@ impl Default for Metrics {
 
         let commands = Histogram::new(COMMANDS);
         registry.register("lockkeeper_batch_commands", "Commands in a batch of the leader", commands.clone());
+
         let calls = Family::default();
         registry.register("lockkeeper_calls", "Requests executed by this node, by kind and outcome", calls.clone());
         let durations: Family<CallLabels, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
         let help = "Time of a request at the node that executes it; that of an acquire includes its wait";
         registry.register_with_unit("lockkeeper_call_duration", help, Unit::Seconds, durations.clone());
+
         let help = "Times that this node came to lead; over all nodes: changes of the leader";
         let leaderships = counter(&mut registry, "lockkeeper_leaderships", help);
+
         let waits: Family<WaitLabel, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
         let help = "Time that an acquire waited in queues, at the leader, by how the wait ended";
         registry.register_with_unit("lockkeeper_wait_duration", help, Unit::Seconds, waits.clone());
+        // Made now, so that each of them is told from the beginning, with 0.
         for outcome in WaitOutcome::ALL {
             drop(waits.get_or_create(&WaitLabel { outcome: outcome.name() }));
         }
+
         let holds: Family<HoldLabel, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(HELD_SECONDS));
         let help = "Time that a lock was held, by how that ended, as this node applied it";
         registry.register_with_unit("lockkeeper_hold_duration", help, Unit::Seconds, holds.clone());
         let holds = HoldEnd::ALL.map(|end| holds.get_or_create(&HoldLabel { end: end.name() }).clone()).to_vec();
+
         let connections = PortConnections::register(&mut registry);
         let limits = refused_by_limits(&mut registry);
 

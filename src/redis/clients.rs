@@ -124,10 +124,12 @@ impl ClientList {
     pub(crate) fn enter(self: &Arc<Self>, address: SocketAddr, identity: Option<String>) -> ClientGuard {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let told = ClientFacts { identity, ..ClientFacts::default() };
+
         let kill = CancellationToken::new();
         let requests = AtomicU64::new(0);
         let told = Mutex::new(told);
         let told_library = self.libraries.enter();
+
         let client = Arc::new(ListedClient { id, address, since: Instant::now(), kill, told_library, requests, told });
         self.known().insert(id, Arc::clone(&client));
         ClientGuard { clients: Arc::clone(self), client }

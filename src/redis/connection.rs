@@ -279,10 +279,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
                 }
             }
         };
+
         self.replies.close();
         if served == Err(Closes) {
             return Err(ConnectionEnd::AfterReplies);
         }
+
         if !was_known && self.session.is_known() {
             self.begin_call(slot)?;
         }

@@ -134,6 +134,7 @@ impl Clients {
         client.child.start_kill()?;
         client.child.wait().await?;
         self.recorder.fact(Fact::Died { process: client.name() });
+
         let number = client.number;
         let generation = client.generation + 1;
         self.running[place] = self.spawn(number, generation, count)?;

@@ -245,6 +245,7 @@ impl ChaosRun {
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
         let operator = RunOperator::for_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
+
         // The bystander reaches the nodes directly: only what no client could survive may end its session.
         let direct = cluster.nodes().map(|node| node.config().client_listen.clone()).collect::<Vec<_>>().join(",");
         let bystander = Bystander::start(RunOperator::for_cluster(&dial, &direct, &socket, recorder("bystander")?)?);
@@ -269,6 +270,7 @@ impl ChaosRun {
             seed: options.seed,
         };
         let clients = Clients::start(setting, options.clients, nemesis.clone())?;
+
         let world = World {
             cluster,
             dial,
@@ -688,11 +690,13 @@ async fn start(options: &RunOptions, recorder: &Recorder) -> Result<(LocalCluste
     let links = Links::with_spares(&members, &spares, options.seed)?;
     cluster.foresee(&spares)?;
     cluster.route(|node, member| links.member(node, member))?;
+
     let ids: Vec<u64> = cluster.nodes().map(lockkeeper_local::LocalNode::id).collect();
     for id in ids {
         tools.fake_clock(&mut cluster, id)?;
         inject::start(&mut cluster, id, &mut tools, recorder)?;
     }
+
     cluster.ready(LIVENESS_BOUND).await?;
     if let Some(pid) = cluster.node(1).pid() {
         tools.check_loaded(pid);

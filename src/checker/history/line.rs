@@ -161,6 +161,7 @@ fn call(f: Function, value: &str) -> Result<Call, String> {
         request: Option<u64>,
         op: Option<u64>,
     }
+
     #[derive(Deserialize)]
     struct Grant {
         session: Session,
@@ -177,6 +178,7 @@ fn call(f: Function, value: &str) -> Result<Call, String> {
         #[serde(default)]
         now: bool,
     }
+
     #[derive(Deserialize)]
     struct Write {
         token: u64,
@@ -234,6 +236,7 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
     struct Checked {
         held: bool,
     }
+
     #[derive(Deserialize)]
     struct Forced {
         revoked: Vec<u64>,

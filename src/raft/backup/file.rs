@@ -171,8 +171,10 @@ pub fn check(path: &Path, count: &AtomicU64) -> Result<BackupSummary, BackupErro
     let failed = |source| BackupError::Io { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
     expect_magic(path, &mut file)?;
+
     let mut blocks = BlockReader::new(BufReader::new(Counting { file, count }), MAGIC.len() as u64);
     let header = read_header(&mut blocks);
+
     // Damage anywhere counts more than a header that is not understood.
     let checked = io::copy(&mut blocks, &mut io::sink()).and_then(|_| blocks.finish());
     let bytes = checked.map_err(|error| explain(path, 0, error))?;

@@ -144,6 +144,7 @@ fn meta(copied: Option<LogId>, at: WallTime, made: &[Made<'_>]) -> Result<(LogId
     let (term, index) = copied.map_or((0, 0), |last| (last.leader_id.term, last.index));
     let leader_id = CommittedLeaderId::new(term.saturating_add(1));
     let last = LogId { leader_id, index: first_index(at, index) };
+
     let node =
         |made: &Made<'_>| (made.node_id, MemberNode { incarnation: Some(made.incarnation), ..made.node.clone() });
     let voters = made.iter().map(|made| made.node_id).collect();

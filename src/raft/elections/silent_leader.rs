@@ -110,6 +110,7 @@ impl FollowedLeader {
         let own = metrics.id;
         let leader = metrics.current_leader?;
         let vote = metrics.vote;
+
         let is_silent = leader != own && vote.committed && liveness.counted_silence(leader) >= silence;
         let membership = &metrics.membership_config;
         let votes = is_silent && membership.voter_ids().any(|voter| voter == own);

@@ -251,6 +251,7 @@ fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>) ->
     // The trees keep the database open: dropping them closes it.
     drop(sled);
     begin(&mut trees, mark.as_ref()).map_err(broken)?;
+
     let is_durable = database::is_durable(|| {
         // This also upgrades the format of a log from before the journal.
         trees.set_formatted()?;
@@ -260,14 +261,17 @@ fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>) ->
     if !is_durable.map_err(failed("writing to the database"))? {
         return Err(LogOpenError::NotDurable { directory: directory.clone() });
     }
+
     let disk = Journaled::open(trees.disk, directory, request.journal_bytes).map_err(broken)?;
     let mut trees = LogTrees::new(disk);
     if mark.is_none() && !trees.is_blank().map_err(broken)? {
         return Err(damaged(directory, MARK_MISSING.to_owned()));
     }
+
     let recent = RecentEntries::new(request.recent_bytes);
     let is_new = mark.is_none();
     let recovered = verify::verify(&mut trees, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
+
     if let Some(owner) = &request.owner {
         check_owner(directory, owner, trees.owner().map_err(broken)?, is_new)?;
         // After all checks: a log that is refused keeps the start by which it is found out again.

@@ -132,9 +132,11 @@ impl LogStore {
             metrics,
             slow: LogThrottle::default(),
         };
+
         let memory = LogMemory::new(purged, vote, recovered.committed, recovered.recent);
         let failed = |action| move |source| LogOpenError::io(directory, action, source);
         let store = Self::start(writer, memory, stall_limit, lock, directory).map_err(failed("starting a thread"))?;
+
         if let Some(Installation { keep, snapshot }) = recovered.installation {
             tracing::info!(%snapshot, "an interrupted snapshot install is completed");
             store.take_up(keep, snapshot).map_err(|contradiction| LogOpenError::Damaged {

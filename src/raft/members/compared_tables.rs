@@ -68,6 +68,7 @@ async fn compare<C: Connector, D: SnapshotSource>(
         let hash = prober.hash_table(*id, node, index, HASH_PATIENCE).await.ok().flatten()?;
         Some((*id, hash))
     }));
+
     let (own_hash, answers) = tokio::join!(comparison.hash_at(index), asked);
     let own_hash = own_hash?;
     let mut hashes: BTreeMap<u64, u64> = answers.into_iter().flatten().collect();

@@ -81,11 +81,13 @@ impl Envelope {
     pub(super) fn address<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let metadata = request.metadata_mut();
+
         metadata.insert(CLUSTER, self.cluster.clone());
         metadata.insert(FROM, self.from.into());
         metadata.insert(FROM_INCARNATION, self.from_incarnation.clone());
         metadata.insert(TO, self.to.into());
         metadata.insert(TO_INCARNATION, self.to_incarnation.clone());
+
         for (name, value) in &self.starts {
             metadata.insert(*name, value.clone());
         }
@@ -210,6 +212,7 @@ fn check_caller_start(identity: &NodeIdentity, from: u64, metadata: &MetadataMap
     if [start, earlier].contains(&Some(remembered)) || start.is_none() || Planted::OlderCopyTakenIn.is_on() {
         return Ok(start);
     }
+
     let text = format!("node {from} is known by start {remembered}; repeat the call with that start as an earlier one");
     let mut status = Status::unavailable(text);
     let remembered = remembered.to_string().parse().expect("digits are plain ASCII");

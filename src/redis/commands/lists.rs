@@ -170,6 +170,7 @@ pub(super) fn remove(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
     let item = arguments[3];
     let list = view.read::<ListItems>(key)?;
     view.spend(list.len())?;
+
     let places = list.iter().enumerate().filter(|(_, other)| *other == item).map(|(place, _)| place);
     let limit = if count == 0 { usize::MAX } else { usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX) };
     let mut places: Vec<_> = places.collect();
@@ -178,6 +179,7 @@ pub(super) fn remove(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
     }
     places.truncate(limit);
     drop(list);
+
     if places.is_empty() {
         return Ok(RedisReply::Integer(0));
     }
@@ -213,8 +215,10 @@ pub(super) fn set_item(view: &mut UnitView, arguments: &Arguments<'_>) -> Comman
     if length == 0 {
         return Err(Stop::refused("ERR no such key"));
     }
+
     let place = place(integer(arguments[2])?, length);
     let place = place.ok_or_else(|| Stop::refused("ERR index out of range"))?;
+
     let mut list = view.take::<ListItems>(key)?;
     list[place] = arguments[3].to_vec();
     view.put_back(key, list)?;

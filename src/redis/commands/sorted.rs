@@ -473,6 +473,7 @@ pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
     let members = view.read::<SortedMembers>(arguments[1])?;
     let options = ScanOptions::read_for_parts(&arguments[3..], members.len())?;
     view.spend(members.in_order().map(|(member, _)| options.work(member)).sum())?;
+
     let shown = members.in_order().filter(|(member, _)| options.shows(member));
     // The scores are strings in both versions of the protocol.
     let pairs = shown.map(|(member, score)| Ok([bulk(view, member)?, RedisReply::text(format_double(score.number()))]));

@@ -124,11 +124,13 @@ impl CommandUnit {
         if bytes.byte()? != FORM {
             return None;
         }
+
         let database = bytes.byte()?;
         let is_transaction = bytes.byte()? == 1;
         let holder = bytes.text()?;
         let watched = (0..bytes.count()?).map(|_| Some((bytes.bytes()?, bytes.number()?))).collect::<Option<_>>()?;
         let calls = (0..bytes.count()?).map(|_| UnitCall::decode(&mut bytes)).collect::<Option<_>>()?;
+
         let unit = Self { database, holder, watched, is_transaction, calls };
         (bytes.is_at_end() && database < crate::key::DATABASES).then_some(unit)
     }

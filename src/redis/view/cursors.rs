@@ -66,6 +66,7 @@ impl Cursors {
         positions.by_cursor.insert(cursor, Arc::clone(&position));
         positions.by_key.insert(position, cursor);
         positions.order.push_back(cursor);
+
         while positions.order.len() > POSITIONS_MAX || positions.bytes > POSITION_BYTES_MAX {
             positions.forget_oldest();
         }

@@ -352,6 +352,7 @@ impl LuaWords {
         self.expect_sign(".")?;
         self.expect_word("call")?;
         self.expect_sign("(")?;
+
         let LuaWord::Text(command) = self.take()? else { return None };
         let command = String::from_utf8(command).ok()?.to_ascii_lowercase();
         let mut arguments = Vec::new();
