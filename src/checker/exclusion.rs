@@ -123,6 +123,7 @@ fn confirmed(
         grant.revoked_ns.is_none() && grant.ended_ns.is_none_or(|ended_ns| ended_ns > retry.ended_ns)
     };
     let Some(grant) = of_token.filter(is_kept).find(|grant| grant.session == session) else { return };
+
     for lock in grant.locks {
         let excludes = |next: &&Grant<'_>| {
             let modes = [grant.mode(lock), next.mode(lock)];

@@ -68,15 +68,18 @@ pub(super) async fn keep_alive(core: &Core) {
     let nodes = &core.client.caller.nodes;
     let mut backoff = Backoff::default();
     let mut failed = 0;
+
     while !core.lease.is_ended() {
         let node = nodes.preferred();
         let answered = follow(core, &node).await;
         nodes.pass_over(&node);
+
         failed += 1;
         if answered {
             backoff = Backoff::default();
             failed = 0;
         }
+
         if failed >= nodes.count() {
             failed = 0;
             sleep(backoff.next(core.client.caller.jitter()).min(interval(core.ttl))).await;

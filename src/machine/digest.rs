@@ -247,6 +247,7 @@ impl Digest for Entry {
             self;
         let fields: [&dyn Digest; 8] = [created, modified, version, lease, claim, is_expired, is_revoked, value];
         fields.iter().for_each(|field| field.digest(into));
+
         // Only when set, so that the digest equals that of versions without the field.
         if until.is_some() {
             into.variant(0, &[until]);

@@ -126,8 +126,10 @@ impl TryFrom<pb::AppendRequest> for AppendRequest {
         if !vote.committed {
             return Err(Malformed("an append whose sender was not elected"));
         }
+
         let previous: Option<LogId> = request.previous.map(Into::into);
         let entries = request.entries.into_iter().map(pb::Entry::into_entry).collect::<Result<Vec<_>, _>>()?;
+
         // Raft relies on the order of a leader's entries, and stops the node if it is violated.
         let mut last = previous;
         for entry in &entries {
@@ -143,6 +145,7 @@ impl TryFrom<pb::AppendRequest> for AppendRequest {
             }
             last = Some(entry.log_id);
         }
+
         let leader_commit = request.leader_commit.map(Into::into);
         Ok(Self { vote, prev_log_id: previous, entries, leader_commit })
     }

@@ -117,11 +117,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
                 write_reply(reply, Protocol::Resp2, self.replies.open());
                 break ConnectionEnd::AfterReplies;
             }
+
             let step = self.step(&slot, &stopping).await;
             if let Err(end) = step {
                 break end;
             }
         };
+
         if matches!(end, ConnectionEnd::AfterReplies) {
             // Somebody who is told why must not wait for another reason; the write deadline bounds this.
             while self.replies.unwritten() > 0 {

@@ -123,6 +123,7 @@ async fn accept(
     random: Arc<Mutex<StdRng>>,
 ) {
     let mut connections = JoinSet::new();
+
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
@@ -226,6 +227,7 @@ async fn give(
         until_open(&mut state, way).await?;
         to.write_all(&chunk.bytes).await?;
     }
+
     // The end of the stream is held and delayed like data.
     until_open(&mut state, way).await?;
     to.shutdown().await

@@ -169,6 +169,7 @@ impl World {
             if members.as_ref().is_some_and(|(voters, all)| *voters == expected && *all == expected) {
                 return Ok(());
             }
+
             if Instant::now() >= by {
                 let bound = SETTLE_BOUND.as_secs();
                 return Err(format!(

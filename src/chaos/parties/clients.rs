@@ -178,6 +178,7 @@ impl Clients {
     pub(crate) async fn finish(&mut self, by: Instant) -> Vec<String> {
         self.running.iter_mut().for_each(|client| client.stdin = None);
         let mut troubles = Vec::new();
+
         for client in &mut self.running {
             match timeout_at(by, client.child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
@@ -192,6 +193,7 @@ impl Clients {
                 }
             }
         }
+
         self.running.clear();
         troubles
     }

@@ -87,6 +87,7 @@ fn spawn(number: usize, command: &str, surroundings: &Surroundings) -> io::Resul
     let Surroundings { endpoints, dynamodb_endpoints, etcd_endpoints, redis_endpoints, parts, log, timeline } =
         surroundings;
     let log = OpenOptions::new().create(true).append(true).open(log)?;
+
     Command::new("sh")
         .args(["-c", command])
         .env("LOCKKEEPER_ENDPOINTS", endpoints)

@@ -66,6 +66,7 @@ fn push(
     // An operation that nobody answers is told to be without an outcome at its start. It may take effect at any later time.
     let (kind, told) = if end_ns.is_some() { (kind, told) } else { ("info", asked.clone()) };
     lines.push(EdnLine { time_ns: begin_ns, is_start: true, kind: "invoke", process, f, value: asked });
+
     // The end follows its start, whatever their times are.
     let time_ns = end_ns.unwrap_or(begin_ns);
     lines.push(EdnLine { time_ns, is_start: time_ns == begin_ns, kind, process, f, value: told });

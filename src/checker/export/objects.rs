@@ -51,6 +51,7 @@ fn registers<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Vec<ExportedOperation>> 
     for operation in &run.operations {
         let [name] = operation.locks else { continue };
         let number = |value: &Option<u64>| value.map(i128::from);
+
         let step = match (operation.call, operation.ended) {
             (Call::Read {}, Ended::Ok(Answer::Read { value })) => ExportedStep::Read(number(value)),
             (Call::Set { from, to }, Ended::Fail("not_equal")) => ExportedStep::Refused(number(from), number(to)),
@@ -58,6 +59,7 @@ fn registers<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Vec<ExportedOperation>> 
             (Call::Set { from, to }, _) => ExportedStep::Set(number(from), number(to)),
             _ => continue,
         };
+
         registers.entry(name).or_default().push(exported(operation, step));
     }
     registers
@@ -122,6 +124,7 @@ fn add_uses<'r>(
     locks: &mut BTreeMap<&'r str, Vec<ExportedOperation>>,
 ) {
     let known: HashSet<u64> = of_token.keys().map(|(_, token)| *token).collect();
+
     for operation in &run.operations {
         match (operation.call, operation.ended) {
             (Call::Release { session, token }, Ended::Ok(_)) => {

@@ -50,6 +50,7 @@ pub(super) fn operations(operations: &[ExportedOperation]) -> String {
             ExportedStep::Set(from, to) => (PorcupineFunction::Cas, from, to, true, None),
             ExportedStep::Refused(from, to) => (PorcupineFunction::Cas, from, to, false, None),
         };
+
         let operation = PorcupineOperation {
             client_id,
             input: PorcupineInput { f, from, to },
@@ -58,6 +59,7 @@ pub(super) fn operations(operations: &[ExportedOperation]) -> String {
             // Go's times are signed.
             r#return: end_ns.unwrap_or(i64::MAX.unsigned_abs()),
         };
+
         text.push_str(&serde_json::to_string(&operation).expect("it has no map whose keys are not strings"));
         text.push('\n');
     }

@@ -47,6 +47,7 @@ fn lasting<'r>(run: &'r Run<'_>) -> BTreeSet<&'r str> {
     let mut written = BTreeSet::new();
     let mut ending = HashSet::new();
     let mut ranges = Vec::new();
+
     for operation in &run.operations {
         let Call::Txn(transaction) = operation.call else { continue };
         for step in transaction.then.iter().chain(&transaction.otherwise) {
@@ -65,6 +66,7 @@ fn lasting<'r>(run: &'r Run<'_>) -> BTreeSet<&'r str> {
             }
         }
     }
+
     written.retain(|key| !ending.contains(key) && ranges.iter().all(|range| !range.contains(key)));
     written
 }

@@ -183,12 +183,14 @@ impl<'r> DependencyGraph<'r> {
         let edges_from = |node: &usize| self.edges[*node].iter().map(move |edge| (*node, edge)).collect::<Vec<_>>();
         let anti = component.iter().flat_map(edges_from);
         let anti = anti.filter(|(_, edge)| edge.kind == DependencyKind::Anti && within.contains(&edge.to));
+
         let circles = anti.take(ANTI_MAX).filter_map(|(from, edge)| {
             let mut steps = vec![(from, edge.kind, edge.key)];
             // Back to where the anti-dependency began, without a second one.
             steps.extend(self.path(edge.to, from, within, others)?);
             Some(steps)
         });
+
         circles.take(STARTS_MAX).min_by_key(Vec::len)
     }
 
@@ -202,11 +204,13 @@ impl<'r> DependencyGraph<'r> {
     ) -> Option<Vec<(usize, DependencyKind, &'r str)>> {
         let mut came: HashMap<usize, (usize, DependencyEdge<'r>)> = HashMap::new();
         let mut queue = VecDeque::from([from]);
+
         while let Some(node) = queue.pop_front() {
             for edge in &self.edges[node] {
                 if !allowed.has(edge.kind) || !within.contains(&edge.to) || came.contains_key(&edge.to) {
                     continue;
                 }
+
                 came.insert(edge.to, (node, *edge));
                 if edge.to == to {
                     return Some(way_back(&came, from, to));
@@ -269,6 +273,7 @@ fn way_back<'r>(
             break;
         }
     }
+
     steps.reverse();
     steps
 }

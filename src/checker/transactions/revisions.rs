@@ -376,6 +376,7 @@ impl<'t> RevisionCheck<'t, '_> {
                 None => None.cmp(&compare.text),
             },
         };
+
         Some(match compare.is {
             CompareRelation::Equal => ordering.is_eq(),
             CompareRelation::NotEqual => ordering.is_ne(),

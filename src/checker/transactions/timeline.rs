@@ -182,6 +182,7 @@ impl<'r> TxnsByOutcome<'r> {
             intermediate: HashMap::new(),
             keys: BTreeSet::new(),
         };
+
         for operation in &run.operations {
             if let Call::Txn(transaction) = operation.call {
                 txns.add(operation, transaction);
@@ -601,6 +602,7 @@ impl<'r> TimelineBuilder<'r, '_> {
             }
             (AnomalyKind::GarbageRead, None, "which no transaction can have put there")
         };
+
         let says = format!("register {key:?} was read {value:?} at revision {revision}, {says}");
         let writer = writer.map(|writer| writer.ended_line);
         investigation.report(&TxnAnomaly::new(kind, says, writer.into_iter().chain([*line])));

@@ -310,6 +310,7 @@ impl Machine {
         let claim = entry.claim.as_ref()?;
         let (label, remaining_ms) = self.claimant_view(entry, claim);
         let session = entry.claimant()?;
+
         Some(HolderView {
             token: claim.token,
             session,

@@ -109,9 +109,11 @@ impl Machine {
         if put.value.as_bytes().len() > before.value.as_bytes().len() + GROWTH_MAX {
             return false;
         }
+
         let claimed = put.claims.as_ref().map(|claims| &claims.lock);
         let is_other_claim = before.claim.as_ref().is_some_and(|claim| claimed != Some(&claim.lock));
         let claims_another = put.claims.is_some() && is_other_claim;
+
         match put.lease {
             PutLease::None => before.lease.is_some() || before.is_expired,
             PutLease::Kept | PutLease::Renewed => before.lease.is_some() || before.until.is_some(),

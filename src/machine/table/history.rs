@@ -134,11 +134,13 @@ impl EntryHistory {
             self.bytes -= event_bytes(&event);
             self.events.pop_front();
             dropped += 1;
+
             let is_whole = self.events.front().is_none_or(|event| event.revision != revision);
             if Planted::HistorySplitsRevision.is_on() && !is_whole {
                 return dropped;
             }
         }
+
         self.compacted = self.compacted.max(revision);
         self.index.forget(revision);
         dropped

@@ -140,9 +140,11 @@ impl SessionLedger {
         if session.is_temporary {
             self.temporaries.bytes += more;
         }
+
         if Planted::LateOwnerUncharged.is_on() {
             return;
         }
+
         self.count(session, |usage| {
             usage.sessions += u64::from(!session.is_temporary);
             usage.locks += locks;

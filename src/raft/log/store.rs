@@ -233,6 +233,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let entries: Vec<LogEntry> = entries.into_iter().collect();
         let room = self.shared.room(entries.iter().map(memory::size).sum()).await?;
         let slot = self.shared.slot().await?;
+
         // In one step, so that the queue and the memory have the same order.
         let mut memory = self.shared.memory();
         memory.append(&entries)?;

@@ -108,10 +108,12 @@ pub async fn form<C: Connector>(
     if identity.stage() != Stage::New {
         return Ok(());
     }
+
     let own_id = identity.node_id();
     if plan.bootstrap && !plan.members.contains_key(&own_id) {
         return Err(FormingError::NotAMember { node_id: own_id });
     }
+
     tokio::select! {
         // A member of the cluster called this node by its incarnation.
         () = identity.no_longer_new() => Ok(()),
@@ -127,6 +129,7 @@ where
     M: RaftStateMachine<TypeConfig>,
 {
     let Some(founders) = identity.founders() else { return Ok(()) };
+
     let first_entry = match raft.initialize(founders).await {
         Ok(()) => FirstEntry::Written,
         // Another founder was faster, or an earlier start of this node crashed here.
@@ -136,6 +139,7 @@ where
         },
         Err(error) => return Err(FormingError::Log(Box::new(error))),
     };
+
     Ok(identity.founded(first_entry).await?)
 }
 

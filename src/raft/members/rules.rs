@@ -252,6 +252,7 @@ pub(super) fn promotion(
         view.voters().into_iter().filter(|voter| Some(*voter) != instead_of).chain([learner]).collect();
     // Judged again: minutes have passed since the learner was added, and a voter may have fallen silent meanwhile.
     view.serves(&voters)?;
+
     Ok(match instead_of {
         None => MembershipChange::AddVoterIds([learner].into()),
         // One joint change (§4.3 of Ongaro's thesis). Between two single ones there would be one voter more, and no failure more would be

@@ -180,7 +180,9 @@ impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> A
             Some((_, until)) => until,
             None => Instant::now() + COMMITTED_WAITS,
         };
+
         self.send_held();
+
         // Not the first request of a stream, though it has no entries: it asks whether the peer follows at all, and leadership waits for
         // the answer.
         if self.is_begun && request.entries.is_empty() {

@@ -46,12 +46,14 @@ pub(crate) async fn raise(
                 tracing::info!(%no_reply, "the cluster version is not raised yet");
             }
         }
+
         if leads && is_audit_due(&table, &versions) {
             tracing::info!("a member writes an audit trail: it begins");
             if let Err(no_reply) = proposer.propose(Command::BeginAudit, PATIENCE).await {
                 tracing::info!(%no_reply, "the audit trail has not begun yet");
             }
         }
+
         tokio::select! {
             () = sleep(LOOK), if leads => {}
             () = versions.changed(), if leads => {}

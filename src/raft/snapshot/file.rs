@@ -242,6 +242,7 @@ fn check_records(input: &mut impl Read) -> io::Result<SnapshotHeader> {
     while read_record(input, &mut record)? {
         count += 1;
     }
+
     let mut expected = [0; 8];
     input.read_exact(&mut expected)?;
     if u64::from_be_bytes(expected) == count && input.read(&mut [0])? == 0 {
@@ -289,9 +290,11 @@ pub(crate) fn read_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Re
     input.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);
     record.clear();
+
     if length == END {
         return Ok(false);
     }
+
     // Read in steps, so that a wrong length cannot allocate more than the file holds.
     if input.take(length.into()).read_to_end(record)? == length as usize {
         Ok(true)

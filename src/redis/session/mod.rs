@@ -400,8 +400,10 @@ impl<S: RedisStore> RedisSession<S> {
         if let Err(stop) = commands::check_flush(arguments) {
             return Ok(Err(stop));
         }
+
         let databases = if name == "flushall" { 0..crate::key::DATABASES } else { self.database..self.database + 1 };
         let mut has_begun = false;
+
         for database in databases {
             match self.node.engine.flush(|| self.caller(), database, &mut has_begun).await {
                 Ok(()) => {}

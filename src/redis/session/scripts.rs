@@ -39,6 +39,7 @@ impl<S: RedisStore> RedisSession<S> {
             Ok(Err(stop)) => return Ok(super::reply_to_one(Err(stop))),
             Err(failure) => return failure_reply(failure),
         };
+
         let unit = CommandUnit { is_transaction: true, ..self.unit(vec![UnitCall::Script(call)]) };
         let outcome = self.node.engine.run(caller, unit).await;
         self.take_reply(outcome)
@@ -126,6 +127,7 @@ impl<S: RedisStore> RedisSession<S> {
         if let Err(stop) = self.node.engine.check(&self.caller(), source).await {
             return Ok(Err(stop));
         }
+
         match self.store_script(source).await {
             Ok(()) => {
                 self.node.remember_script(source);

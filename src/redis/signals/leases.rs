@@ -368,9 +368,11 @@ pub(super) async fn keep<S: RedisStore>(store: S, shared: Arc<SharedSignals>) {
             renewal = Instant::now() + RENEWAL;
             leases.state().renew_all();
         }
+
         if write_some(&store, leases, &mut changed_max).await {
             continue;
         }
+
         tokio::select! {
             () = leases.changed.notified() => {}
             () = sleep_until(renewal) => {}

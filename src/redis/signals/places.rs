@@ -133,6 +133,7 @@ impl LocalPlace {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut seen[number], created);
         let mut queues = self.shared.places.queues();
+
         if before != created
             && let Some(queue) = queues.get_mut(&self.keys[number])
             && let Some(client) = queue.remove(&(before, self.id))

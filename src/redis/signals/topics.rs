@@ -90,9 +90,11 @@ impl Topics {
         let topics = self.topics();
         let is_new = |topic: &&Topic| topic.is_pattern && !topics.contains_key(topic);
         let new: Vec<_> = new.iter().filter(is_new).collect();
+
         let present = || topics.range(Topic { is_pattern: true, name: Vec::new() }..).map(|(topic, _)| topic);
         let count = present().count() + new.len();
         let bytes: usize = present().chain(new.iter().copied()).map(|topic| topic.name.len()).sum();
+
         if !new.is_empty() && (count > PATTERNS_MAX || bytes > PATTERNS_BYTES_MAX) {
             return Err(RedisStoreError::TooLarge(format!(
                 "a node keeps {PATTERNS_MAX} patterns with subscribers and {PATTERNS_BYTES_MAX} bytes of them, and no more: subscribe to \

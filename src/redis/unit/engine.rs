@@ -491,6 +491,7 @@ impl<S: RedisStore> Engine<S> {
             let result = run_all(&calls, &mut view, &*interpreter, bounds);
             (result, view)
         };
+
         let ran = self.run_in_place(caller, bounds.is_quick, run).await;
         ran.unwrap_or_else(|stop| (Err(stop.into()), spare))
     }
