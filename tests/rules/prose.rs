@@ -27,25 +27,27 @@ struct Ratchet {
 }
 
 /// To be lowered (the comments: raised) by the commit that makes a number better.
-const RATCHETS: [Ratchet; 9] = [
-    Ratchet { what: UNDIVIDED, now: 19, goal: 30 },
-    Ratchet { what: COMMENTS, now: 19, goal: 25 },
+const RATCHETS: [Ratchet; 10] = [
+    Ratchet { what: UNDIVIDED, now: 9, goal: 30 },
+    Ratchet { what: COMMENTS, now: 20, goal: 20 },
     Ratchet { what: PAIRED_BINDINGS, now: 15, goal: 20 },
     Ratchet { what: BOOLEAN_ARMS, now: 0, goal: 0 },
     Ratchet { what: SHARED_NAMES, now: 32, goal: 60 },
     Ratchet { what: NAMED_OF, now: 1, goal: 10 },
     Ratchet { what: LONGEST, now: 80, goal: 80 },
+    Ratchet { what: LONGEST_ROW, now: 8, goal: 8 },
     Ratchet { what: TELEGRAMS, now: 0, goal: 0 },
     Ratchet { what: AVOIDED_WORDS, now: 0, goal: 0 },
 ];
 
 const UNDIVIDED: &str = "functions of 15 lines and more without a blank line, in %";
 const COMMENTS: &str = "comment lines for 100 lines of code";
-const PAIRED_BINDINGS: &str = "bindings `let (a, b) = (x, y)`";
+const PAIRED_BINDINGS: &str = "bindings `let (a, b) = (x, y)`, or to the default of such a pair";
 const BOOLEAN_ARMS: &str = "arms `true =>` and `false =>`";
 const SHARED_NAMES: &str = "names that more than one type has";
 const NAMED_OF: &str = "functions named `of` or `of_…`";
 const LONGEST: &str = "lines of the longest function";
+const LONGEST_ROW: &str = "statements of a block in a row, without a blank line between them";
 const TELEGRAMS: &str = "doc lines in telegram style (\"`None`: it waits\")";
 const AVOIDED_WORDS: &str = "lines with \"such a\", \"is none that\" or \"there is none of\"";
 
@@ -119,7 +121,7 @@ impl Visit<'_> for Syntax {
 
     fn visit_local(&mut self, local: &syn::Local) {
         let value = local.init.as_ref().map(|init| &*init.expr);
-        if let (Pat::Tuple(_), Some(Expr::Tuple(_))) = (&local.pat, value) {
+        if matches!(local.pat, Pat::Tuple(_)) && value.is_some_and(is_of_independent_values) {
             self.paired_bindings += 1;
         }
         visit::visit_local(self, local);
@@ -135,6 +137,13 @@ impl Visit<'_> for Syntax {
     }
 }
 
+/// Whether an expression is several values that have nothing to do with each other: a tuple, or the defaults of one.
+fn is_of_independent_values(value: &Expr) -> bool {
+    let Expr::Call(call) = value else { return matches!(value, Expr::Tuple(_)) };
+    let Expr::Path(function) = &*call.func else { return false };
+    call.args.is_empty() && function.path.segments.last().is_some_and(|last| last.ident == "default")
+}
+
 /// A function as rustfmt sets it.
 struct Function {
     /// The line of its `fn`, counted from one.
@@ -142,6 +151,8 @@ struct Function {
     /// How many lines it has, from its `fn` to its closing brace.
     lines: usize,
     has_blank_line: bool,
+    /// The most statements of a block that follow each other without a blank line.
+    longest_row: usize,
 }
 
 /// Whether a function begins on this line.
@@ -172,11 +183,84 @@ fn functions(text: &str) -> Vec<Function> {
         let body = &lines[at..=at + 1 + length];
         // A declaration in a trait has no body.
         if body.last().is_some_and(|last| last.trim() == "}") {
-            let has_blank_line = body.iter().any(|line| line.trim().is_empty());
-            found.push(Function { line: at + 1, lines: body.len(), has_blank_line });
+            found.push(Function {
+                line: at + 1,
+                lines: body.len(),
+                has_blank_line: body.iter().any(|line| line.trim().is_empty()),
+                longest_row: longest_row(body),
+            });
         }
     }
     found
+}
+
+/// Lines of the same indentation, with what is nested between them.
+struct Nest {
+    column: usize,
+    /// They are statements, and not arms of a `match`, fields or arguments.
+    has_statements: bool,
+    /// The statements since the last blank line.
+    row: usize,
+}
+
+/// The most statements of a block in a function that follow each other without a blank line. A statement of many lines is one: an array, or
+/// a `match`, may be as long as it wants to be.
+///
+/// Relies on rustfmt, by which a statement begins in the column of its block, and goes on further right.
+fn longest_row(function: &[&str]) -> usize {
+    let mut nests: Vec<Nest> = Vec::new();
+    let mut opening = "";
+    let mut follows_blank_line = false;
+    let mut longest = 0;
+    for line in function {
+        let text = line.trim();
+        if text.is_empty() {
+            follows_blank_line = true;
+            continue;
+        }
+
+        let column = line.len() - line.trim_start().len();
+        while nests.last().is_some_and(|nest| nest.column > column) {
+            nests.pop();
+        }
+        if nests.last().is_none_or(|nest| nest.column < column) {
+            nests.push(Nest { column, has_statements: opens_block(opening), row: 0 });
+        }
+
+        let nest = nests.last_mut().expect("one was pushed");
+        if follows_blank_line {
+            nest.row = 0;
+            follows_blank_line = false;
+        }
+        if text.starts_with("//") {
+            continue;
+        }
+
+        // What begins so ends a statement, or goes on with one.
+        let begins_statement = !text.starts_with(['{', '}', ')', ']', '.', '#']);
+        if nest.has_statements && begins_statement {
+            nest.row += 1;
+            longest = longest.max(nest.row);
+        }
+        opening = text;
+    }
+    longest
+}
+
+/// Whether the lines within this one are statements.
+fn opens_block(line: &str) -> bool {
+    let Some(head) = line.strip_suffix('{').map(str::trim_end) else { return false };
+    let is_arm = head.ends_with("=>");
+    if !is_arm && (head.starts_with("match ") || head.contains(" match ") || head.contains("(match ")) {
+        return false;
+    }
+
+    let ends = ["=>", "=", "|", ")", "else", "loop", "move", "async", "unsafe"];
+    let begins = ["if ", "while ", "for ", "} else if "];
+    head.is_empty()
+        || ends.iter().any(|end| head.ends_with(end))
+        || begins.iter().any(|begin| head.starts_with(begin))
+        || [" if ", "-> ", "fn "].iter().any(|word| head.contains(word))
 }
 
 /// How many lines of documentation define something by a word and a colon, where a sentence should stand. An item of a list is no such
@@ -213,6 +297,7 @@ struct Measures {
     long_functions: usize,
     undivided: usize,
     longest: (usize, String),
+    longest_row: (usize, String),
     telegrams: usize,
     avoided_words: usize,
     paired_bindings: usize,
@@ -238,8 +323,12 @@ impl Measures {
                 self.long_functions += 1;
                 self.undivided += usize::from(!function.has_blank_line);
             }
+            let place = || format!("{}:{}", path.display(), function.line);
             if function.lines > self.longest.0 {
-                self.longest = (function.lines, format!("{}:{}", path.display(), function.line));
+                self.longest = (function.lines, place());
+            }
+            if function.longest_row > self.longest_row.0 {
+                self.longest_row = (function.longest_row, place());
             }
         }
 
@@ -253,6 +342,15 @@ impl Measures {
         }
     }
 
+    /// Where the number for this ratchet was found, if it is that of one place.
+    fn place(&self, what: &str) -> String {
+        match what {
+            LONGEST => format!(": {}", self.longest.1),
+            LONGEST_ROW => format!(": {}", self.longest_row.1),
+            _ => String::new(),
+        }
+    }
+
     /// The number for this ratchet.
     fn number(&self, what: &str) -> usize {
         match what {
@@ -263,6 +361,7 @@ impl Measures {
             SHARED_NAMES => self.types.values().filter(|places| places.len() > 1).count(),
             NAMED_OF => self.named_of.len(),
             LONGEST => self.longest.0,
+            LONGEST_ROW => self.longest_row.0,
             TELEGRAMS => self.telegrams,
             AVOIDED_WORDS => self.avoided_words,
             other => panic!("nothing measures {other:?}"),
@@ -324,7 +423,7 @@ fn the_code_does_not_become_harder_to_read() {
     let mut complaints = Vec::new();
     for ratchet in &RATCHETS {
         let measured = measures.number(ratchet.what);
-        let place = if ratchet.what == LONGEST { format!(": {}", measures.longest.1) } else { String::new() };
+        let place = measures.place(ratchet.what);
         table.push_str(&format!("{measured:>5} {:>5}  {}{place}\n", ratchet.goal, ratchet.what));
         complaints.extend(complaint(ratchet, measured));
     }
@@ -346,6 +445,7 @@ struct Document;
 impl Document {
     fn of(x: bool) {
         let (a, b) = (1, 2);
+        let (c, d) = Default::default();
         match x {
             true => drop(a),
             false => drop(b),
@@ -371,11 +471,51 @@ fn divided() {
     let files = BTreeMap::from([(PathBuf::from("src/lib.rs"), text.to_owned())]);
     let measures = measure(&files);
     assert_eq!(measures.named_of, ["src/lib.rs: of"]);
-    let measured = [PAIRED_BINDINGS, BOOLEAN_ARMS, SHARED_NAMES, LONGEST, TELEGRAMS, AVOIDED_WORDS];
-    assert_eq!(measured.map(|what| measures.number(what)), [1, 2, 1, 7, 2, 1]);
+    let measured = [PAIRED_BINDINGS, BOOLEAN_ARMS, SHARED_NAMES, LONGEST, LONGEST_ROW, TELEGRAMS, AVOIDED_WORDS];
+    assert_eq!(measured.map(|what| measures.number(what)), [2, 2, 1, 8, 3, 2, 1]);
 
     let found: Vec<_> = functions(text).iter().map(|function| (function.line, function.has_blank_line)).collect();
-    assert_eq!(found, [(9, false), (27, true)]);
+    assert_eq!(found, [(9, false), (28, true)]);
+}
+
+#[test]
+fn a_row_of_statements_ends_with_a_blank_line() {
+    let text = r#"
+fn shown(
+    first: u8,
+    second: u8,
+) -> Vec<u8> {
+    let one = first;
+    // A comment is no statement, and ends no row.
+    let two = Pair {
+        first,
+
+        second,
+        third: 0,
+        fourth: 0,
+    };
+
+    let three = match one {
+        0 => 1,
+        1 => 2,
+        2 => 3,
+        3 => 4,
+        _ => 5,
+    };
+    if three > 0 {
+        note(one);
+        note(two);
+        note(three);
+        note(three);
+    }
+    vec![
+        one,
+        two,
+    ]
+}
+"#;
+    let found: Vec<_> = functions(text).iter().map(|function| function.longest_row).collect();
+    assert_eq!(found, [4]);
 }
 
 #[test]
