@@ -162,7 +162,7 @@ impl Slots {
     pub fn admit(&self, remote: IpAddr, read_state: ReadState) -> SlotGuard {
         let mut registry = self.shared.registry();
         if registry.arrivals.len() >= self.shared.arrivals_max {
-            self.shared.one_arrival_gives_way(&mut registry, Some(origin(remote)));
+            self.shared.evict_arrival(&mut registry, Some(origin(remote)));
         }
 
         registry.last_id += 1;
@@ -204,13 +204,13 @@ impl Slots {
     /// longest. Connections with an open call stay.
     pub fn make_room(&self) {
         let mut registry = self.shared.registry();
-        if self.shared.one_arrival_gives_way(&mut registry, None) {
+        if self.shared.evict_arrival(&mut registry, None) {
             return;
         }
         if let Some(id) = longest_idle(&registry.established, None)
             && let Some(slot) = registry.established.remove(&id)
         {
-            self.shared.gives_way(&slot);
+            self.shared.evict(&slot);
         }
     }
 }
@@ -244,7 +244,7 @@ impl PortSlots {
         (now < until).then_some(until)
     }
 
-    fn gives_way(&self, slot: &Slot) {
+    fn evict(&self, slot: &Slot) {
         slot.tell(TaskOrder::GiveWay);
         if let Some(count) = self.gave_way.count() {
             let slots = self.arrivals_max + self.established_max;
@@ -254,7 +254,7 @@ impl PortSlots {
         }
     }
 
-    fn one_arrival_gives_way(&self, registry: &mut SlotRegistry, newcomer: Option<IpAddr>) -> bool {
+    fn evict_arrival(&self, registry: &mut SlotRegistry, newcomer: Option<IpAddr>) -> bool {
         let mut per_origin = counts(&registry.arrivals);
         if let Some(newcomer) = newcomer {
             *per_origin.entry(newcomer).or_default() += 1;
@@ -266,13 +266,13 @@ impl PortSlots {
         };
         let Some(id) = candidates.min_by_key(rank).map(|slot| slot.id) else { return false };
         if let Some(slot) = registry.arrivals.remove(&id) {
-            self.gives_way(&slot);
+            self.evict(&slot);
         }
         true
     }
 
     /// Makes room for an established connection of `newcomer`, if one can be closed.
-    fn one_established_gives_way(&self, registry: &mut SlotRegistry, newcomer: IpAddr) -> bool {
+    fn evict_established(&self, registry: &mut SlotRegistry, newcomer: IpAddr) -> bool {
         let most = counts(&registry.established).into_iter().max_by_key(|(_, count)| *count);
         let heaviest = most.filter(|(_, count)| 2 * count > self.established_max).map(|(origin, _)| origin);
 
@@ -285,7 +285,7 @@ impl PortSlots {
             .or_else(|| most.filter(|_| !self.refuses).and_then(oldest_from).map(|slot| slot.id));
 
         let Some(slot) = goes.and_then(|id| registry.established.remove(&id)) else { return false };
-        self.gives_way(&slot);
+        self.evict(&slot);
         true
     }
 }
@@ -339,7 +339,7 @@ impl Slot {
 
         let extra = if self.origin.is_loopback() { OPERATORS } else { 0 };
         let has_room = registry.established.len() < shared.established_max
-            || shared.one_established_gives_way(&mut registry, self.origin)
+            || shared.evict_established(&mut registry, self.origin)
             || registry.established.len() < shared.established_max + extra;
 
         if !has_room {
