@@ -18,7 +18,7 @@ use super::{
     },
 };
 use crate::raft::{
-    backup::{Remains, RemainsError},
+    backup::{StoppedNodeData, StoppedNodeError},
     identity::{ClusterId, RememberedPeer},
     types::LogId,
 };
@@ -60,7 +60,7 @@ pub(super) struct Recover {
 }
 
 #[derive(Serialize)]
-struct RemainsReport {
+struct StoppedNodeReport {
     data_dir: String,
     cluster_id: String,
     node_id: u64,
@@ -97,7 +97,7 @@ impl Recover {
         let aside = tempfile::Builder::new().prefix("lockkeeper-recover-").tempdir()?;
         // An entry that cannot be applied ends the command as it ends a node, with the entry's index.
         logging::abort_on_panic();
-        let remains = Remains::read(&self.data_dir, aside.path(), self.through).await.map_err(failure)?;
+        let remains = StoppedNodeData::read(&self.data_dir, aside.path(), self.through).await.map_err(failure)?;
         drop(aside);
 
         // Clap has refused a new cluster without these two.
@@ -121,10 +121,10 @@ impl Recover {
     }
 }
 
-fn document(data_dir: &Path, remains: &Remains) -> RemainsReport {
+fn document(data_dir: &Path, remains: &StoppedNodeData) -> StoppedNodeReport {
     let index = |log_id: Option<LogId>| log_id.map_or(0, |id| id.index);
 
-    RemainsReport {
+    StoppedNodeReport {
         data_dir: data_dir.to_string_lossy().into_owned(),
         cluster_id: remains.identity.cluster_id.to_string(),
         node_id: remains.identity.node_id,
@@ -149,7 +149,7 @@ fn remembered(peer: &RememberedPeer) -> RememberedDocument {
     }
 }
 
-fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
+fn print_remains(data_dir: &Path, remains: &StoppedNodeData) -> io::Result<()> {
     let document = document(data_dir, remains);
 
     let mut text = line("cluster", &document.cluster_id);
@@ -181,7 +181,7 @@ fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
 }
 
 /// What may be lost, on stderr.
-fn warn(remains: &Remains) {
+fn warn(remains: &StoppedNodeData) {
     let index = |log_id: Option<LogId>| log_id.map_or(0, |id| id.index);
     let last = index(remains.through);
     let known = index(remains.committed);
@@ -209,12 +209,14 @@ fn warn(remains: &Remains) {
     }
 }
 
-fn failure(error: RemainsError) -> Failure {
+fn failure(error: StoppedNodeError) -> Failure {
     let exit = match &error {
-        RemainsError::InUse { .. } | RemainsError::Nothing { .. } | RemainsError::Through { .. } => Exit::Usage,
-        RemainsError::Unapplied { .. } => Exit::Unapplied,
-        RemainsError::Io { source, .. } => Exit::for_path(source),
-        RemainsError::Identity(_) | RemainsError::Snapshot { .. } | RemainsError::Log { .. } => Exit::Error,
+        StoppedNodeError::InUse { .. } | StoppedNodeError::Nothing { .. } | StoppedNodeError::Through { .. } => {
+            Exit::Usage
+        }
+        StoppedNodeError::Unapplied { .. } => Exit::Unapplied,
+        StoppedNodeError::Io { source, .. } => Exit::for_path(source),
+        StoppedNodeError::Identity(_) | StoppedNodeError::Snapshot { .. } | StoppedNodeError::Log { .. } => Exit::Error,
     };
     Failure::new(exit, error)
 }

@@ -11,12 +11,12 @@ use crate::{
     disk::Disks,
     network::{Acknowledgements, addresses::Addresses, liveness::PeerLiveness, versions::PeerVersions},
     proposals::{
+        audit_notes::AuditNotes,
         leadership::{Led, follow_leadership},
-        notes::Notes,
         proposer::{self, NoReply, Proposer},
-        raising::{self, raise},
         renewals::{self, Renewals},
         ticker::tick,
+        version_raise::{self, raise},
     },
     reads::read_rounds::{self, ReadRounds},
 };
@@ -44,7 +44,7 @@ pub struct Replica {
     silence_max: Duration,
     disks: Disks,
     hearing: Option<Hearing>,
-    notes: Notes,
+    notes: AuditNotes,
 }
 
 /// When this node last heard from its peers, and the silence after which a leader counts as silent.
@@ -270,7 +270,7 @@ impl Replica {
 
     /// The other members that keep the cluster below a version: they do not support it, or were not heard lately. Known to the leader.
     pub fn members_without(&self, version: Version) -> BTreeMap<u64, &'static str> {
-        self.versions.without(version, &raising::others(&self.raft))
+        self.versions.without(version, &version_raise::others(&self.raft))
     }
 
     /// This node's table, which may lag behind the others'.

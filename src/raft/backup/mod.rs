@@ -1,7 +1,7 @@
 //! Backups: the table in a file that outlives its cluster, and clusters that are made from one.
 //!
 //! * [`file`](self): the format, written as a stream and read back, [`BackupFile`];
-//! * [`Remains`]: the table in the data directory of a stopped node, for a cluster that has lost its majority;
+//! * [`StoppedNodeData`]: the table in the data directory of a stopped node, for a cluster that has lost its majority;
 //! * [`found`]: the data directories of a new cluster, made from a table.
 //!
 //! A restored cluster is a new one: its cluster id, its incarnations and its membership are new, and its table is made by
@@ -18,9 +18,9 @@
 mod blocks;
 mod file;
 mod founding;
-mod remains;
+mod stopped_node;
 
 pub use blocks::BLOCK_BYTES_MAX;
 pub use file::{BackupError, BackupFile, BackupHeader, BackupSummary, check, write};
 pub use founding::{Founding, FoundingError, NewCluster, found};
-pub use remains::{Remains, RemainsError};
+pub use stopped_node::{StoppedNodeData, StoppedNodeError};

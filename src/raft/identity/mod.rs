@@ -45,13 +45,13 @@ mod doubts;
 mod errors;
 mod file;
 pub mod ids;
-mod made;
+mod offline;
 mod starts;
 
 use doubts::Doubt;
 pub use errors::IdentityError;
 pub use file::FILE_NAME;
-pub use made::StoredIdentity;
+pub use offline::StoredIdentity;
 pub use starts::{AcknowledgedEntry, RememberedPeer, Start};
 
 /// The stages of a node on its way into a cluster.

@@ -2,12 +2,12 @@
 //!
 //! In the order in which a command passes:
 //!
-//! * `renewals` gathers renewals of sessions into one command, and `notes` limits how many notes the audit trail gets;
+//! * `renewals` gathers renewals of sessions into one command, and `audit_notes` limits how many notes the audit trail gets;
 //! * `last_look` checks a command in the task of its caller, since an entry of the log cannot be refused any more;
 //! * [`proposer`] takes all commands that wait, stamps them and hands them to Raft as one entry, bound to the leader's term;
 //! * [`leadership`] says whether this node leads, and holds the [`clock`] by which it stamps;
 //! * `ticker` proposes a tick when a deadline of the table is due and nothing else is proposed;
-//! * `raising` proposes a higher cluster version, once all members support it.
+//! * `version_raise` proposes a higher cluster version, once all members support it.
 //!
 //! The queue in front of the proposer is bounded. A command that asks for more is refused first, one that gives something back last.
 //!
@@ -16,11 +16,11 @@
 
 #[cfg(test)]
 mod at_limits;
+pub(crate) mod audit_notes;
 pub mod clock;
 pub(crate) mod last_look;
 pub mod leadership;
-pub(crate) mod notes;
 pub mod proposer;
-pub(crate) mod raising;
 pub(crate) mod renewals;
 pub(crate) mod ticker;
+pub(crate) mod version_raise;

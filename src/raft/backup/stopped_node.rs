@@ -5,7 +5,7 @@
 //! does not know that they are committed: any of them may have been acknowledged. Those that were not are requests without an answer, whose
 //! outcome is unknown to their clients anyway.
 //!
-//! An entry that no member can apply ends the copy before it, if the operator says so ([`Remains::read`], `through`): nothing after it was
+//! An entry that no member can apply ends the copy before it, if the operator says so ([`StoppedNodeData::read`], `through`): nothing after it was
 //! ever answered.
 //!
 //! The directory is not changed: opening a log settles its journal, so a copy of the log is opened.
@@ -32,7 +32,7 @@ use lockkeeper_table::{Applied, AppliedVersion, Table};
 
 /// The content of a stopped node's data directory.
 #[derive(Debug)]
-pub struct Remains {
+pub struct StoppedNodeData {
     /// Its identity.
     pub identity: identity::StoredIdentity,
     /// The latest vote: the node knew of this term.
@@ -51,7 +51,7 @@ pub struct Remains {
 
 /// Why a data directory cannot be used. It was not changed.
 #[derive(Debug, thiserror::Error)]
-pub enum RemainsError {
+pub enum StoppedNodeError {
     /// A node runs on it.
     #[error("the data directory {} is in use by another process: stop the node first", .directory.display())]
     InUse {
@@ -118,16 +118,16 @@ pub enum RemainsError {
     },
 }
 
-impl Remains {
+impl StoppedNodeData {
     /// Reads the data directory of a stopped node. The log is copied into `aside`, an empty directory that is left to the caller.
     /// Entries after `through` are left out.
     ///
     /// Reads and writes files on the caller's thread, and takes time in proportion to the table and the log.
-    pub async fn read(directory: &Path, aside: &Path, through: Option<u64>) -> Result<Self, RemainsError> {
-        let failed = |source| RemainsError::Io { directory: directory.to_owned(), source };
-        let nothing = || RemainsError::Nothing { directory: directory.to_owned() };
+    pub async fn read(directory: &Path, aside: &Path, through: Option<u64>) -> Result<Self, StoppedNodeError> {
+        let failed = |source| StoppedNodeError::Io { directory: directory.to_owned(), source };
+        let nothing = || StoppedNodeError::Nothing { directory: directory.to_owned() };
         let _lock = LockFile::take_directory(directory).map_err(|not_locked| match not_locked {
-            NotLocked::InUse => RemainsError::InUse { directory: directory.to_owned() },
+            NotLocked::InUse => StoppedNodeError::InUse { directory: directory.to_owned() },
             NotLocked::Io(error) if error.kind() == io::ErrorKind::NotFound => nothing(),
             NotLocked::Io(error) => failed(error),
         })?;
@@ -141,7 +141,7 @@ impl Remains {
 
         copy(&directory.join("log"), aside).map_err(failed)?;
         let options = LogOptions { snapshot, ..LogOptions::default() };
-        let damaged = |what: String| RemainsError::Log { directory: directory.to_owned(), what };
+        let damaged = |what: String| StoppedNodeError::Log { directory: directory.to_owned(), what };
 
         let log = LogStore::open(aside, options).map_err(|error| match error {
             LogOpenError::Damaged { what, .. } | LogOpenError::NotOwn { what, .. } => damaged(what),
@@ -155,7 +155,7 @@ impl Remains {
         let read = replay(log.clone(), &table, snapshot, through).await;
         let closed = log.close().await;
         let (vote, in_log, committed) = read.map_err(|error| match table.unapplied() {
-            Some(what) => RemainsError::Unapplied { what: what.to_owned() },
+            Some(what) => StoppedNodeError::Unapplied { what: what.to_owned() },
             None => damaged(error.to_string()),
         })?;
         closed.map_err(failed)?;
@@ -165,7 +165,7 @@ impl Remains {
         if let Some(through) = through.filter(|through| *through != applied.index()) {
             let first = index(snapshot);
             let last = index(last);
-            return Err(RemainsError::Through { directory: directory.to_owned(), first, last, through });
+            return Err(StoppedNodeError::Through { directory: directory.to_owned(), first, last, through });
         }
 
         let version = applied.machine.version();
@@ -198,8 +198,8 @@ fn index(log_id: Option<LogId>) -> u64 {
 }
 
 /// Loads a snapshot into the table. Returns its last entry.
-fn restore(table: &Table, path: &Path) -> Result<Option<LogId>, RemainsError> {
-    let damaged = |error: io::Error| RemainsError::Snapshot { path: path.to_owned(), what: error.to_string() };
+fn restore(table: &Table, path: &Path) -> Result<Option<LogId>, StoppedNodeError> {
+    let damaged = |error: io::Error| StoppedNodeError::Snapshot { path: path.to_owned(), what: error.to_string() };
     let file = SnapshotFile::open(path).map_err(damaged)?;
     drop(table.restore(state_machine::read(&file, &AppliedVersion::default()).map_err(damaged)?));
     Ok(file.meta().last_log_id)
@@ -308,14 +308,14 @@ mod tests {
         let snapshot = node_with(&directory, vec![opens(1), damaged, opens(2)]).await;
         let read = async |through: Option<u64>| {
             let aside = tempfile::tempdir().expect("a directory");
-            Remains::read(&directory, aside.path(), through).await
+            StoppedNodeData::read(&directory, aside.path(), through).await
         };
 
         let error = read(None).await.expect_err("no program reads the second entry");
         let text = error.to_string();
         let names = text.contains(&format!(".{} cannot be decoded", snapshot + 2));
         let advises = text.contains(&format!("recover --through {}", snapshot + 1));
-        assert!(matches!(error, RemainsError::Unapplied { .. }) && names && advises, "{text}");
+        assert!(matches!(error, StoppedNodeError::Unapplied { .. }) && names && advises, "{text}");
 
         let remains = read(Some(snapshot + 1)).await.expect("it ends before");
         assert_eq!(remains.applied.index(), snapshot + 1);
@@ -326,9 +326,9 @@ mod tests {
         for through in [snapshot - 1, snapshot + 4] {
             let asked = read(Some(through)).await;
             let is_refused = match &asked {
-                Err(RemainsError::Through { through: told, .. }) => *told == through,
+                Err(StoppedNodeError::Through { through: told, .. }) => *told == through,
                 // The entry before which it should end comes first.
-                Err(RemainsError::Unapplied { .. }) => through > snapshot + 1,
+                Err(StoppedNodeError::Unapplied { .. }) => through > snapshot + 1,
                 _ => false,
             };
             assert!(is_refused, "--through {through}: {asked:?}");

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Proposes notes. Clones share the limit.
 #[derive(Clone, Debug)]
-pub(crate) struct Notes {
+pub(crate) struct AuditNotes {
     limit: Arc<Mutex<NoteLimit>>,
 }
 
@@ -34,14 +34,14 @@ struct NoteLimit {
     omitted: u64,
 }
 
-impl Default for Notes {
+impl Default for AuditNotes {
     fn default() -> Self {
         let limit = NoteLimit { left: BURST, counted_at: Instant::now(), omitted: 0 };
         Self { limit: Arc::new(Mutex::new(limit)) }
     }
 }
 
-impl Notes {
+impl AuditNotes {
     /// Proposes a note in the background, or counts it as left out: `None`.
     pub(crate) fn write(&self, note: Note, leads: bool, proposer: Proposer) -> Option<JoinHandle<()>> {
         let omitted = self.admit(leads, Instant::now())?;
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_too_much_is_counted_in_the_next_note() {
-        let (notes, start) = (Notes::default(), Instant::now());
+        let (notes, start) = (AuditNotes::default(), Instant::now());
         for _ in 0..BURST {
             assert_eq!(notes.admit(true, start), Some(0));
         }
