@@ -25,7 +25,7 @@ use tonic::Code;
 use lockkeeper_client::Session;
 use lockkeeper_proto::v1::{
     AcquireRequest, PipelineRequest, PipelineResponse, ReleaseRequest, Want, acquire_response::Outcome,
-    locks_client::LocksClient, pipeline_request::What as Asked, pipeline_response::What as Answer,
+    locks_client::LocksClient, pipeline_request::What as PipelineCall, pipeline_response::What as Answer,
     release_request::Target as Released,
 };
 
@@ -172,7 +172,7 @@ impl AcquireStream<'_> {
         let name = format!("{}{:016x}", self.prefix, rand::random::<u64>());
         let locks = vec![Want { name, ..Want::default() }];
         let acquire = AcquireRequest { session_id: self.session_id.to_owned(), locks, ..AcquireRequest::default() };
-        let sent = self.send(Asked::Acquire(acquire), Instant::now(), None);
+        let sent = self.send(PipelineCall::Acquire(acquire), Instant::now(), None);
         if sent {
             self.recorder.sent();
         }
@@ -183,7 +183,7 @@ impl AcquireStream<'_> {
         while let Some(&(began, token)) = self.to_release.front() {
             let target = Some(Released::Token(token));
             let release = ReleaseRequest { session_id: self.session_id.to_owned(), request: None, target };
-            if !self.send(Asked::Release(release), began, Some(token)) {
+            if !self.send(PipelineCall::Release(release), began, Some(token)) {
                 return;
             }
             self.to_release.pop_front();
@@ -191,7 +191,7 @@ impl AcquireStream<'_> {
     }
 
     /// Sends a request and returns whether it was sent. It is not sent beyond the limit of pending requests.
-    fn send(&mut self, what: Asked, began: Instant, releases: Option<u64>) -> bool {
+    fn send(&mut self, what: PipelineCall, began: Instant, releases: Option<u64>) -> bool {
         // Releases have a higher limit, so they are always possible.
         let room = if releases.is_some() { 2 * PENDING_MAX } else { PENDING_MAX };
         if self.pending.len() >= room {

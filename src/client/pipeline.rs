@@ -27,7 +27,7 @@ use lockkeeper_proto::{
         AcquireRequest, AcquireResponse, CheckRequest, CheckResponse, GetRequest, GetResponse, PipelineRequest,
         PipelineResponse, ReleaseRequest, ReleaseResponse,
         locks_client::LocksClient,
-        pipeline_request::{Cancel, What as Asked},
+        pipeline_request::{Cancel, What as PipelineCall},
         pipeline_response::{Failure, What as Answer},
     },
 };
@@ -83,7 +83,7 @@ macro_rules! method {
 
             async move {
                 if !shared.is_unknown_there.load(Ordering::Relaxed) && shared.credentials.traceparent().is_none() {
-                    match shared.ask(Asked::$kind(request.clone())).await {
+                    match shared.ask(PipelineCall::$kind(request.clone())).await {
                         Err(status) if status.code() == Code::Unimplemented => {
                             shared.is_unknown_there.store(true, Ordering::Relaxed);
                         }
@@ -112,7 +112,7 @@ impl Pipeline {
 }
 
 impl SharedPipeline {
-    async fn ask(&self, asked: Asked) -> Result<(Answer, String), Status> {
+    async fn ask(&self, asked: PipelineCall) -> Result<(Answer, String), Status> {
         let mut pending = self.send(asked);
         let answer = (&mut pending.answer).await;
         pending.is_answered = true;
@@ -132,7 +132,7 @@ impl SharedPipeline {
     }
 
     /// Sends the request on the open stream, or opens one.
-    fn send(&self, asked: Asked) -> Pending {
+    fn send(&self, asked: PipelineCall) -> Pending {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let mut asked = Some(asked);
         if let Some(pending) = open.as_ref().and_then(|open| open.send(&mut asked)) {
@@ -156,7 +156,7 @@ impl Drop for SharedPipeline {
 
 impl OpenStream {
     /// Takes the request and sends it; leaves it if the stream is over.
-    fn send(self: &Arc<Self>, asked: &mut Option<Asked>) -> Option<Pending> {
+    fn send(self: &Arc<Self>, asked: &mut Option<PipelineCall>) -> Option<Pending> {
         let mut state = self.state();
         if state.is_over {
             return None;
@@ -215,7 +215,7 @@ impl Drop for Pending {
             state.to_send.remove(place);
             return;
         }
-        let cancel = PipelineRequest { number: self.number, what: Some(Asked::Cancel(Cancel {})) };
+        let cancel = PipelineRequest { number: self.number, what: Some(PipelineCall::Cancel(Cancel {})) };
         state.to_send.push_back(cancel);
         drop(state);
         self.open.changed.notify_one();

@@ -2,7 +2,7 @@
 
 use std::{io, mem, path::Path};
 
-use super::{Seen, Store};
+use super::{HighestTokens, Store};
 use lockkeeper_storage::durable_map::{DurableMap, MapContents, OpenError};
 use lockkeeper_types::Token;
 
@@ -28,22 +28,22 @@ impl Disk {
 }
 
 impl Store for Disk {
-    fn load(&mut self) -> io::Result<Vec<(String, Seen)>> {
+    fn load(&mut self) -> io::Result<Vec<(String, HighestTokens)>> {
         mem::take(&mut self.contents).into_iter().map(|(key, value)| decode(key, &value)).collect()
     }
 
-    async fn save(&self, resource: &str, seen: Seen) -> io::Result<()> {
+    async fn save(&self, resource: &str, seen: HighestTokens) -> io::Result<()> {
         self.map.insert(resource.as_bytes().to_vec(), encode(seen)).await
     }
 }
 
 /// Both tokens, big-endian.
-fn encode(seen: Seen) -> Vec<u8> {
-    let Seen { highest, highest_exclusive } = seen;
+fn encode(seen: HighestTokens) -> Vec<u8> {
+    let HighestTokens { highest, highest_exclusive } = seen;
     [highest.0.to_be_bytes(), highest_exclusive.0.to_be_bytes()].concat()
 }
 
-fn decode(key: Vec<u8>, value: &[u8]) -> io::Result<(String, Seen)> {
+fn decode(key: Vec<u8>, value: &[u8]) -> io::Result<(String, HighestTokens)> {
     let resource = String::from_utf8(key).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     let tokens = value.as_chunks::<8>();
     let ([highest, highest_exclusive], []) = tokens else {
@@ -51,5 +51,5 @@ fn decode(key: Vec<u8>, value: &[u8]) -> io::Result<(String, Seen)> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     };
     let token = |bytes: &[u8; 8]| Token(u64::from_be_bytes(*bytes));
-    Ok((resource, Seen { highest: token(highest), highest_exclusive: token(highest_exclusive) }))
+    Ok((resource, HighestTokens { highest: token(highest), highest_exclusive: token(highest_exclusive) }))
 }

@@ -97,7 +97,7 @@ pub use error::{Error, RefusedToken};
 #[cfg(feature = "disk")]
 pub use lockkeeper_storage::durable_map::OpenError;
 pub use lockkeeper_types::Token;
-pub use rule::{Hold, Seen};
+pub use rule::{HighestTokens, Hold};
 pub use store::{Memory, Store};
 
 /// The longest name of a resource, in bytes: as long as that of a lock, since both often have the same name.
@@ -116,7 +116,7 @@ pub struct Fence<S> {
 /// The state of a resource. Only the task that holds its lock checks, saves or writes.
 #[derive(Debug, Default)]
 struct ResourceState {
-    seen: Seen,
+    seen: HighestTokens,
     /// Whether `seen` is durable. `false` after an admission that was dropped while it was saved.
     is_saved: bool,
 }

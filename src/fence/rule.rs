@@ -15,14 +15,14 @@ pub enum Hold {
 
 /// The tokens that a resource has seen, as far as it must remember them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct HighestTokens {
     /// The highest token of all. 0: none.
     pub highest: Token,
     /// The highest token of an exclusive holder. 0: none.
     pub highest_exclusive: Token,
 }
 
-impl Seen {
+impl HighestTokens {
     /// The token that bars this one, if there is one. The same token is never barred.
     pub fn bars(self, token: Token, hold: Hold) -> Option<Token> {
         let highest = match hold {

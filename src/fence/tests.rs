@@ -99,18 +99,18 @@ struct Kept(Arc<KeptState>);
 
 #[derive(Default)]
 struct KeptState {
-    saved: Mutex<BTreeMap<String, Seen>>,
-    calls: Mutex<Vec<Seen>>,
+    saved: Mutex<BTreeMap<String, HighestTokens>>,
+    calls: Mutex<Vec<HighestTokens>>,
     is_stuck: AtomicBool,
     is_broken: AtomicBool,
 }
 
 impl Store for Kept {
-    fn load(&mut self) -> io::Result<Vec<(String, Seen)>> {
+    fn load(&mut self) -> io::Result<Vec<(String, HighestTokens)>> {
         Ok(self.0.saved.lock().unwrap().clone().into_iter().collect())
     }
 
-    async fn save(&self, resource: &str, seen: Seen) -> io::Result<()> {
+    async fn save(&self, resource: &str, seen: HighestTokens) -> io::Result<()> {
         self.0.calls.lock().unwrap().push(seen);
         if self.0.is_stuck.load(Ordering::SeqCst) {
             future::pending::<()>().await;
@@ -140,7 +140,7 @@ fn a_token_is_saved_before_the_write_and_only_once() {
     for _ in 0..3 {
         let write = || future::ready(kept.0.saved.lock().unwrap().get("seat").copied());
         let seen = block_on(fence.run("seat", Token(42), EXCLUSIVE, write)).expect("admitted");
-        assert_eq!(seen, Some(Seen { highest: Token(42), highest_exclusive: Token(42) }));
+        assert_eq!(seen, Some(HighestTokens { highest: Token(42), highest_exclusive: Token(42) }));
     }
     assert_eq!(kept.calls(), 1);
 }

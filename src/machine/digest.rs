@@ -139,7 +139,7 @@ digest_enums! {
     Target { 0: Grant(token), 1: Acquire(id), }
     SessionEnd { 0: Closed, 1: Expired, 2: Unknown, }
     Released { 0: Grant, 1: Wait, 2: Nothing, }
-    Asked { 0: Acquire(names), 1: Release(target), 2: Update(token, name), 3: Abandoned, }
+    RememberedRequest { 0: Acquire(names), 1: Release(target), 2: Update(token, name), 3: Abandoned, }
     WaitEnd {
         0: Granted(grant),
         1: TimedOut(busy),

@@ -92,7 +92,7 @@ pub use digest::HASH_FORM;
 pub use keyspace::PastEntries;
 pub use records::Record;
 pub use restored::{FIRST_TOKEN_MAX, FirstTokenError, Restore, first_at};
-pub use table::{Asked, EntryHistory, TableCapacity, Usage, Work};
+pub use table::{EntryHistory, RememberedRequest, TableCapacity, Usage, Work};
 pub use types::*;
 pub use versions::{Version, Versions};
 

@@ -136,7 +136,7 @@ pub enum Record {
         /// The request id.
         request: u64,
         /// What the request asked for.
-        asked: Asked,
+        asked: RememberedRequest,
         /// What was replied.
         reply: Reply,
     },

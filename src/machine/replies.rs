@@ -45,7 +45,7 @@ use crate::{
     *,
 };
 
-impl Asked {
+impl RememberedRequest {
     /// Shares the names with the grant, if there is one.
     fn by(operation: &Operation, reply: &Reply) -> Self {
         match (operation, reply) {
@@ -105,7 +105,7 @@ impl Machine {
 
         let reply = self.run_operation(session, Some(request.id), operation, events).unwrap_or_else(Reply::Refused);
         if has_place {
-            let asked = Asked::by(operation, &reply);
+            let asked = RememberedRequest::by(operation, &reply);
             let remembered = RememberedReply { asked, reply: reply.clone() };
             self.sessions.remember(session, request.id, Arc::new(remembered));
         }
@@ -172,7 +172,7 @@ impl Machine {
         let Some(remembered) = asking.replies.get(acquire).cloned() else {
             return self.abandon(session, request, acquire);
         };
-        if !matches!(remembered.asked, Asked::Acquire(_) | Asked::Abandoned) {
+        if !matches!(remembered.asked, RememberedRequest::Acquire(_) | RememberedRequest::Abandoned) {
             return Err(Refusal::RequestReused);
         }
 
@@ -206,7 +206,7 @@ impl Machine {
         }
 
         let reply = Reply::Refused(Refusal::Abandoned);
-        let remembered = RememberedReply { asked: Asked::Abandoned, reply };
+        let remembered = RememberedReply { asked: RememberedRequest::Abandoned, reply };
         self.sessions.remember(session, acquire, Arc::new(remembered));
         Ok(Reply::Released(Released::Nothing))
     }

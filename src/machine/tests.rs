@@ -512,7 +512,7 @@ fn taken_grants_are_in_the_records_once_and_not_held() {
     assert!(with(taken(1, 9)).contains("never issued (M2)"));
     assert!(with(taken(9, 1)).contains("not alive"));
     let grant = Grant { token: Token(1), session: session(1), names: Arc::new([name("a"), name("b")]) };
-    let asked = Asked::Acquire(grant.names.clone());
+    let asked = RememberedRequest::Acquire(grant.names.clone());
     let granted =
         Record::Reply { session: session(1), request: 9, asked, reply: Reply::Acquired(WaitEnd::Granted(grant)) };
     assert!(with(granted.clone()).contains("still grants it (M9)"), "{}", with(granted));

@@ -271,7 +271,7 @@ fn records_of_version_1() -> Vec<Record> {
     };
     let busy = |holder| Busy { name: name("a"), holder, queue_length: 2, delay_remaining_ms: 3 };
     let granted = Grant { token: Token(1), session: ANN, names: Arc::clone(&names) };
-    let refused = |refusal| reply(Asked::Abandoned, Reply::Refused(refusal));
+    let refused = |refusal| reply(RememberedRequest::Abandoned, Reply::Refused(refusal));
     vec![
         Record::Clock { now, last_token: Token(3), last_ticket: Ticket(9), is_behind: true },
         Record::Clock { now, last_token: Token(3), last_ticket: Ticket(9), is_behind: false },
@@ -287,17 +287,17 @@ fn records_of_version_1() -> Vec<Record> {
         wait(Some(2), Wait::Millis(10), Some(now), 3),
         wait(None, Wait::Forever, None, 0),
         Record::Resized { name: name("c"), permits: permits(12) },
-        reply(Asked::Acquire(Arc::clone(&names)), Reply::Acquired(WaitEnd::Granted(granted))),
-        reply(Asked::Acquire(Arc::clone(&names)), Reply::Queued(Ticket(1))),
-        reply(Asked::Acquire(names), Reply::Acquired(WaitEnd::TimedOut(busy(Some(holder))))),
-        reply(Asked::Abandoned, Reply::Acquired(WaitEnd::Cancelled)),
-        reply(Asked::Abandoned, Reply::Acquired(WaitEnd::Abandoned)),
-        reply(Asked::Abandoned, Reply::Acquired(WaitEnd::Removed)),
-        reply(Asked::Abandoned, Reply::Busy(busy(None))),
-        reply(Asked::Release(Target::Grant(Token(4))), Reply::Released(Released::Grant)),
-        reply(Asked::Release(Target::Acquire(4)), Reply::Released(Released::Wait)),
-        reply(Asked::Release(Target::Acquire(4)), Reply::Released(Released::Nothing)),
-        reply(Asked::Update(Token(1), name("a")), Reply::Updated),
+        reply(RememberedRequest::Acquire(Arc::clone(&names)), Reply::Acquired(WaitEnd::Granted(granted))),
+        reply(RememberedRequest::Acquire(Arc::clone(&names)), Reply::Queued(Ticket(1))),
+        reply(RememberedRequest::Acquire(names), Reply::Acquired(WaitEnd::TimedOut(busy(Some(holder))))),
+        reply(RememberedRequest::Abandoned, Reply::Acquired(WaitEnd::Cancelled)),
+        reply(RememberedRequest::Abandoned, Reply::Acquired(WaitEnd::Abandoned)),
+        reply(RememberedRequest::Abandoned, Reply::Acquired(WaitEnd::Removed)),
+        reply(RememberedRequest::Abandoned, Reply::Busy(busy(None))),
+        reply(RememberedRequest::Release(Target::Grant(Token(4))), Reply::Released(Released::Grant)),
+        reply(RememberedRequest::Release(Target::Acquire(4)), Reply::Released(Released::Wait)),
+        reply(RememberedRequest::Release(Target::Acquire(4)), Reply::Released(Released::Nothing)),
+        reply(RememberedRequest::Update(Token(1), name("a")), Reply::Updated),
         refused(Refusal::NotHeld),
         refused(Refusal::ModeMismatch { name: name("a"), in_use: None }),
         refused(Refusal::ModeMismatch { name: name("a"), in_use: Some(permits(1)) }),

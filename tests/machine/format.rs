@@ -468,11 +468,11 @@ impl Show for Record {
             }
             Self::Reply { session, request, asked, reply } => {
                 let asked = match asked {
-                    Asked::Acquire(names) => format!("acquire {}", join(names.iter(), " ")),
-                    Asked::Release(Target::Grant(token)) => format!("release token={}", token.0),
-                    Asked::Release(Target::Acquire(id)) => format!("release acquire={id}"),
-                    Asked::Update(token, name) => format!("update {name} token={}", token.0),
-                    Asked::Abandoned => "abandoned".into(),
+                    RememberedRequest::Acquire(names) => format!("acquire {}", join(names.iter(), " ")),
+                    RememberedRequest::Release(Target::Grant(token)) => format!("release token={}", token.0),
+                    RememberedRequest::Release(Target::Acquire(id)) => format!("release acquire={id}"),
+                    RememberedRequest::Update(token, name) => format!("update {name} token={}", token.0),
+                    RememberedRequest::Abandoned => "abandoned".into(),
                 };
                 format!("reply {} {request} to {asked}: {}", show(session), show(reply))
             }

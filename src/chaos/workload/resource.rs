@@ -27,7 +27,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use lockkeeper_fence::{Error, Fence, Hold, Memory, Seen};
+use lockkeeper_fence::{Error, Fence, HighestTokens, Hold, Memory};
 use lockkeeper_machine::Token;
 
 use crate::history::Mode;
@@ -66,7 +66,7 @@ pub(crate) struct Resource {
 pub struct Registers {
     fence: Fence<Memory>,
     fenced: Mutex<HashMap<String, u64>>,
-    open: Mutex<HashMap<String, (u64, Seen)>>,
+    open: Mutex<HashMap<String, (u64, HighestTokens)>>,
     late: AtomicU64,
     refused: AtomicU64,
 }

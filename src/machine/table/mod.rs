@@ -54,7 +54,7 @@ pub(crate) use ledger::Temporaries;
 pub use ledger::Usage;
 pub(crate) use locks::{ActiveLock, LockTable};
 pub(crate) use numbers::IssuedNumbers;
-pub use replies::Asked;
+pub use replies::RememberedRequest;
 pub(crate) use replies::{RememberedReply, remembered_acquire_bytes, remembered_update_bytes};
 pub(crate) use session::{ClaimCount, SessionEnding, SessionState};
 pub(crate) use sessions::SessionTable;

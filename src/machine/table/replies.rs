@@ -8,13 +8,13 @@ use crate::types::*;
 /// A reply, and what its request asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RememberedReply {
-    pub(crate) asked: Asked,
+    pub(crate) asked: RememberedRequest,
     pub(crate) reply: Reply,
 }
 
 /// What a remembered request asked for, in enough detail to tell a retry from another request under the same id.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum RememberedRequest {
     /// An acquire of these locks, in order.
     Acquire(Arc<[LockName]>),
     /// A release.
@@ -50,7 +50,7 @@ pub(crate) fn remembered_update_bytes(update: &Update) -> usize {
     REPLY + update.name.as_str().len()
 }
 
-impl Asked {
+impl RememberedRequest {
     fn bytes(&self) -> usize {
         match self {
             Self::Acquire(names) => names.iter().map(|name| HELD + name.as_str().len()).sum(),

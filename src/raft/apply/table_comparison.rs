@@ -57,11 +57,11 @@ pub struct TableComparison {
     blocking: Blocking,
     /// One hash is computed at a time, whoever asks.
     computing: Semaphore,
-    known: Mutex<Known>,
+    known: Mutex<ComparisonState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ComparisonState {
     /// The last hash that this node computed, and how long that took.
     own: Option<TableHash>,
     took: Duration,
@@ -161,7 +161,7 @@ impl TableComparison {
     }
 
     /// No code panics while it holds this lock.
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ComparisonState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

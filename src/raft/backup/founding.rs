@@ -88,13 +88,13 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &Atom
     let founding = Founding::draw(cluster, random)?;
     let filled = founding.fill_all(count).await;
     if filled.is_err() {
-        founding.made.iter().for_each(Made::empty);
+        founding.made.iter().for_each(MemberDirectory::empty);
     }
     filled?;
 
     // Last of all: a directory that was not finished has no identity, so no node starts on it.
     for made in &founding.made {
-        let Made { node_id, directory, incarnation, start, .. } = *made;
+        let MemberDirectory { node_id, directory, incarnation, start, .. } = *made;
         NodeIdentity::make_member(directory, &cluster.cluster_id, node_id, incarnation, start, founding.last.index)?;
     }
     Ok(founding.last)
@@ -105,14 +105,14 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &Atom
 #[derive(Debug)]
 pub struct Founding<'a> {
     cluster: &'a NewCluster,
-    made: Vec<Made<'a>>,
+    made: Vec<MemberDirectory<'a>>,
     last: LogId,
     meta: SnapshotMeta,
 }
 
 /// A directory that is being made.
 #[derive(Debug)]
-struct Made<'a> {
+struct MemberDirectory<'a> {
     node_id: u64,
     node: &'a MemberNode,
     directory: &'a Path,
@@ -140,13 +140,17 @@ fn first_index(at: WallTime, copied: u64) -> u64 {
 }
 
 /// The last entry of the new cluster, and what its snapshot covers.
-fn meta(copied: Option<LogId>, at: WallTime, made: &[Made<'_>]) -> Result<(LogId, SnapshotMeta), FoundingError> {
+fn meta(
+    copied: Option<LogId>,
+    at: WallTime,
+    made: &[MemberDirectory<'_>],
+) -> Result<(LogId, SnapshotMeta), FoundingError> {
     let (term, index) = copied.map_or((0, 0), |last| (last.leader_id.term, last.index));
     let leader_id = CommittedLeaderId::new(term.saturating_add(1));
     let last = LogId { leader_id, index: first_index(at, index) };
-
-    let node =
-        |made: &Made<'_>| (made.node_id, MemberNode { incarnation: Some(made.incarnation), ..made.node.clone() });
+    let node = |made: &MemberDirectory<'_>| {
+        (made.node_id, MemberNode { incarnation: Some(made.incarnation), ..made.node.clone() })
+    };
     let voters = made.iter().map(|made| made.node_id).collect();
     let nodes: BTreeMap<u64, MemberNode> = made.iter().map(node).collect();
     let membership = Membership::new(vec![voters], nodes);
@@ -158,7 +162,8 @@ fn meta(copied: Option<LogId>, at: WallTime, made: &[Made<'_>]) -> Result<(LogId
 impl<'a> Founding<'a> {
     /// Draws the incarnations of the members and their first starts.
     pub fn draw(cluster: &'a NewCluster, random: &mut impl RngCore) -> Result<Self, FoundingError> {
-        let made: Vec<_> = cluster.members.iter().map(|(id, member)| Made::draw(*id, member, random)).collect();
+        let made: Vec<_> =
+            cluster.members.iter().map(|(id, member)| MemberDirectory::draw(*id, member, random)).collect();
         let (last, meta) = meta(cluster.copied, cluster.at, &made)?;
         Ok(Self { cluster, made, last, meta })
     }
@@ -177,7 +182,7 @@ impl<'a> Founding<'a> {
     pub fn identities_in_memory(&self) -> impl Iterator<Item = NodeIdentity> {
         let Self { cluster, made, last, .. } = self;
         made.iter().map(|made| {
-            let Made { node_id, incarnation, start, .. } = *made;
+            let MemberDirectory { node_id, incarnation, start, .. } = *made;
             NodeIdentity::member_in_memory(&cluster.cluster_id, node_id, incarnation, start, last.index)
         })
     }
@@ -203,7 +208,7 @@ impl<'a> Founding<'a> {
     }
 }
 
-impl<'a> Made<'a> {
+impl<'a> MemberDirectory<'a> {
     fn draw(node_id: u64, (node, directory): &'a (MemberNode, PathBuf), random: &mut impl RngCore) -> Self {
         Self { node_id, node, directory, incarnation: Incarnation::draw(random), start: Start::draw(random) }
     }

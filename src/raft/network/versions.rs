@@ -49,14 +49,14 @@ const LATELY: Duration = Duration::from_secs(5);
 pub struct PeerVersions {
     applied: Arc<AppliedVersion>,
     writes_audit: bool,
-    members: Mutex<BTreeMap<u64, (Said, Instant)>>,
+    members: Mutex<BTreeMap<u64, (PeerProgram, Instant)>>,
     changed: Notify,
     outgrown: watch::Sender<Option<String>>,
 }
 
 /// What a member says of its program.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Said {
+pub struct PeerProgram {
     /// The cluster versions that it supports.
     pub versions: Versions,
     /// Its own version, for people; empty if it does not say.
@@ -110,7 +110,7 @@ impl PeerVersions {
     }
 
     /// What a member last said, or `None` if it was not heard since this node started. For this node itself, see [`PeerVersions::own`].
-    pub fn said_by(&self, node_id: u64) -> Option<Said> {
+    pub fn said_by(&self, node_id: u64) -> Option<PeerProgram> {
         self.lock().get(&node_id).map(|(said, _)| said.clone())
     }
 
@@ -162,7 +162,7 @@ impl PeerVersions {
         let text = |key| metadata.get(key).and_then(|value| value.to_str().ok());
         let versions = text(SUPPORTED).and_then(parse).unwrap_or(Versions::UNSAID);
         let writes_audit = metadata.contains_key(AUDIT);
-        let said = Said { versions, program: text(PROGRAM).unwrap_or_default().to_owned(), writes_audit };
+        let said = PeerProgram { versions, program: text(PROGRAM).unwrap_or_default().to_owned(), writes_audit };
         let theirs = text(CLUSTER_VERSION).and_then(|version| version.parse().ok()).map(Version);
 
         if is_member {
@@ -187,8 +187,8 @@ impl PeerVersions {
         }
     }
 
-    fn refusal(&self, node_id: u64, said: &Said) -> String {
-        let Said { versions, program, writes_audit: _ } = said;
+    fn refusal(&self, node_id: u64, said: &PeerProgram) -> String {
+        let PeerProgram { versions, program, writes_audit: _ } = said;
         let cluster = self.cluster();
         let program = if program.is_empty() { "an early version" } else { program };
         let other = if versions.highest < cluster { "a later" } else { "an earlier" };
@@ -205,7 +205,7 @@ impl PeerVersions {
         text.expect("the sender is a part of `self`")
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Said, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (PeerProgram, Instant)>> {
         // Replaced entry by entry, so it is consistent even if another thread panicked.
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }

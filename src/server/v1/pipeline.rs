@@ -30,7 +30,7 @@ use crate::{
 };
 use lockkeeper_proto::v1::{
     PipelineRequest, PipelineResponse,
-    pipeline_request::What as Asked,
+    pipeline_request::What as PipelineCall,
     pipeline_response::{Failure, What as Answer},
 };
 use lockkeeper_raft::NoReply;
@@ -138,14 +138,14 @@ async fn serve(
                     Err(status) => return explained(&status).map_or(Ok(()), |error| Err(error.into())),
                 };
                 match what {
-                    Some(Asked::Cancel(_)) => {
+                    Some(PipelineCall::Cancel(_)) => {
                         // Without a handle, the answer is already queued.
                         if let Some((handle, kind)) = handles.remove(&number) {
                             handle.abort();
                             waits -= usize::from(kind == RequestKind::Waits);
                         }
                     }
-                    Some(Asked::Acquire(_)) if pipeline.service.is_overloaded() => refuse(queue, number).await?,
+                    Some(PipelineCall::Acquire(_)) if pipeline.service.is_overloaded() => refuse(queue, number).await?,
                     Some(asked) => {
                         let kind = RequestKind::from(&asked);
                         if kind == RequestKind::Waits && waits >= WAITS {
@@ -198,12 +198,12 @@ enum RequestKind {
     Waits,
 }
 
-impl From<&Asked> for RequestKind {
-    fn from(asked: &Asked) -> Self {
+impl From<&PipelineCall> for RequestKind {
+    fn from(asked: &PipelineCall) -> Self {
         match asked {
-            Asked::Check(_) | Asked::Get(_) => Self::Reads,
-            Asked::Acquire(acquire) if asks_to_wait(acquire) => Self::Waits,
-            Asked::Acquire(_) | Asked::Release(_) | Asked::Cancel(_) => Self::Changes,
+            PipelineCall::Check(_) | PipelineCall::Get(_) => Self::Reads,
+            PipelineCall::Acquire(acquire) if asks_to_wait(acquire) => Self::Waits,
+            PipelineCall::Acquire(_) | PipelineCall::Release(_) | PipelineCall::Cancel(_) => Self::Changes,
         }
     }
 }
@@ -215,13 +215,13 @@ struct RequestPipeline {
 }
 
 impl RequestPipeline {
-    async fn answer(self: Arc<Self>, number: u64, asked: Asked) -> PipelineResponse {
+    async fn answer(self: Arc<Self>, number: u64, asked: PipelineCall) -> PipelineResponse {
         let answered = match asked {
-            Asked::Acquire(message) => self.call::<AcquireLocks>(message).await.map(Answer::Acquire),
-            Asked::Release(message) => self.call::<ReleaseLocks>(message).await.map(Answer::Release),
-            Asked::Check(message) => self.call::<CheckToken>(message).await.map(Answer::Check),
-            Asked::Get(message) => self.call::<GetLock>(message).await.map(Answer::Get),
-            Asked::Cancel(_) => Err(Error::internal("a cancellation was taken for a request")),
+            PipelineCall::Acquire(message) => self.call::<AcquireLocks>(message).await.map(Answer::Acquire),
+            PipelineCall::Release(message) => self.call::<ReleaseLocks>(message).await.map(Answer::Release),
+            PipelineCall::Check(message) => self.call::<CheckToken>(message).await.map(Answer::Check),
+            PipelineCall::Get(message) => self.call::<GetLock>(message).await.map(Answer::Get),
+            PipelineCall::Cancel(_) => Err(Error::internal("a cancellation was taken for a request")),
         };
         answer(number, answered, self.service.leader())
     }

@@ -126,7 +126,7 @@ fn write_waiting(acquire: &Acquire, deadline: Option<Stamp>, since: WallTime) ->
     }
 }
 
-fn write_reply(session: SessionId, request: u64, asked: &Asked, reply: &Reply) -> r::Kind {
+fn write_reply(session: SessionId, request: u64, asked: &RememberedRequest, reply: &Reply) -> r::Kind {
     r::Kind::Reply(r::Reply {
         session: write_session(session),
         request,
@@ -276,25 +276,27 @@ fn read_end(end: r::End) -> Result<SessionEnd, Malformed> {
     }
 }
 
-fn write_asked(asked: &Asked) -> r::asked::Kind {
+fn write_asked(asked: &RememberedRequest) -> r::asked::Kind {
     use r::asked::Kind;
     match asked {
-        Asked::Acquire(names) => Kind::Acquire(r::Names { names: write_names(names) }),
-        Asked::Release(Target::Grant(token)) => Kind::ReleaseToken(token.0),
-        Asked::Release(Target::Acquire(id)) => Kind::ReleaseAcquire(*id),
-        Asked::Update(token, name) => Kind::Update(r::UpdateOf { token: token.0, name: name.as_str().into() }),
-        Asked::Abandoned => Kind::Abandoned(true),
+        RememberedRequest::Acquire(names) => Kind::Acquire(r::Names { names: write_names(names) }),
+        RememberedRequest::Release(Target::Grant(token)) => Kind::ReleaseToken(token.0),
+        RememberedRequest::Release(Target::Acquire(id)) => Kind::ReleaseAcquire(*id),
+        RememberedRequest::Update(token, name) => {
+            Kind::Update(r::UpdateOf { token: token.0, name: name.as_str().into() })
+        }
+        RememberedRequest::Abandoned => Kind::Abandoned(true),
     }
 }
 
-fn read_asked(asked: r::asked::Kind) -> Result<Asked, Malformed> {
+fn read_asked(asked: r::asked::Kind) -> Result<RememberedRequest, Malformed> {
     use r::asked::Kind;
     Ok(match asked {
-        Kind::Acquire(acquire) => Asked::Acquire(read_names(&acquire.names)?),
-        Kind::ReleaseToken(token) => Asked::Release(Target::Grant(Token(token))),
-        Kind::ReleaseAcquire(id) => Asked::Release(Target::Acquire(id)),
-        Kind::Update(update) => Asked::Update(Token(update.token), read_name(&update.name)?),
-        Kind::Abandoned(_) => Asked::Abandoned,
+        Kind::Acquire(acquire) => RememberedRequest::Acquire(read_names(&acquire.names)?),
+        Kind::ReleaseToken(token) => RememberedRequest::Release(Target::Grant(Token(token))),
+        Kind::ReleaseAcquire(id) => RememberedRequest::Release(Target::Acquire(id)),
+        Kind::Update(update) => RememberedRequest::Update(Token(update.token), read_name(&update.name)?),
+        Kind::Abandoned(_) => RememberedRequest::Abandoned,
     })
 }
 

@@ -247,21 +247,21 @@ fn replies() -> Vec<Reply> {
     replies
 }
 
-fn reply(asked: Asked, reply: Reply) -> Record {
+fn reply(asked: RememberedRequest, reply: Reply) -> Record {
     Record::Reply { session: ANN, request: 5, asked, reply }
 }
 
 #[test]
 fn what_is_written_is_read() {
     let asked = [
-        Asked::Acquire(Arc::new([name("a"), name("b")])),
-        Asked::Release(Target::Grant(Token(0))),
-        Asked::Release(Target::Acquire(0)),
-        Asked::Update(Token(1), name("a")),
-        Asked::Abandoned,
+        RememberedRequest::Acquire(Arc::new([name("a"), name("b")])),
+        RememberedRequest::Release(Target::Grant(Token(0))),
+        RememberedRequest::Release(Target::Acquire(0)),
+        RememberedRequest::Update(Token(1), name("a")),
+        RememberedRequest::Abandoned,
     ];
     let asked = asked.map(|asked| reply(asked, Reply::Updated));
-    let replies = replies().into_iter().map(|answer| reply(Asked::Abandoned, answer));
+    let replies = replies().into_iter().map(|answer| reply(RememberedRequest::Abandoned, answer));
     for record in records().into_iter().chain(asked).chain(replies) {
         assert_eq!(decode(&encode(&record)), Ok(record));
     }
@@ -271,11 +271,11 @@ fn what_is_written_is_read() {
 fn records_that_no_table_holds_are_malformed() {
     let bad = [
         Record::Ended { session: ANN, end: SessionEnd::Unknown },
-        reply(Asked::Abandoned, Reply::Ticked),
-        reply(Asked::Abandoned, Reply::Acquired(WaitEnd::SessionEnded(SessionEnd::Closed))),
-        reply(Asked::Abandoned, Reply::Refused(Refusal::SessionExists)),
-        reply(Asked::Abandoned, Reply::Refused(Refusal::NotSemaphore { name: name("a") })),
-        reply(Asked::Abandoned, Reply::Refused(Refusal::Limit(Limit::Sessions))),
+        reply(RememberedRequest::Abandoned, Reply::Ticked),
+        reply(RememberedRequest::Abandoned, Reply::Acquired(WaitEnd::SessionEnded(SessionEnd::Closed))),
+        reply(RememberedRequest::Abandoned, Reply::Refused(Refusal::SessionExists)),
+        reply(RememberedRequest::Abandoned, Reply::Refused(Refusal::NotSemaphore { name: name("a") })),
+        reply(RememberedRequest::Abandoned, Reply::Refused(Refusal::Limit(Limit::Sessions))),
     ];
     for record in bad {
         assert!(decode(&encode(&record)).is_err(), "{record:?} was read");
