@@ -83,7 +83,7 @@ pub enum LineFault {
     )]
     Head(Hash),
     /// The file belongs to another cluster than the others.
-    #[error("the file is of cluster {0:?}, unlike the others")]
+    #[error("the file belongs to cluster {0:?}, and the other files to another one")]
     Cluster(String),
 }
 

@@ -200,8 +200,8 @@ impl Authority {
             let Ok(id) = name.parse() else { continue };
             let pem = fs::read_to_string(&file).map_err(failed("read", &file))?;
             let hosts = hosts_of(&pem);
-            let hosts =
-                hosts.ok_or_else(|| CertsError::Name(format!("{} is no certificate in PEM", file.display())))?;
+            let hosts = hosts
+                .ok_or_else(|| CertsError::Name(format!("{} does not hold a certificate in PEM", file.display())))?;
             nodes.insert(id, hosts);
         }
         Ok(nodes)
@@ -339,7 +339,7 @@ fn check_client_name(name: &str) -> Result<(), CertsError> {
     if (1..=64).contains(&name.len()) && name.bytes().all(is_allowed) {
         return Ok(());
     }
-    let what = format!("{name:?} is no name of a client: 1 to 64 letters, digits, -, _, . and @");
+    let what = format!("{name:?} is not a valid client name: use 1 to 64 letters, digits, -, _, . and @");
     Err(CertsError::Name(what))
 }
 
@@ -348,7 +348,7 @@ fn check_cluster_id(cluster: &str) -> Result<(), CertsError> {
     if (1..=64).contains(&cluster.len()) && cluster.bytes().all(is_allowed) {
         Ok(())
     } else {
-        Err(CertsError::Name(format!("{cluster:?} is no cluster id: 1 to 64 of a-z, 0-9 and -")))
+        Err(CertsError::Name(format!("{cluster:?} is not a valid cluster id: use 1 to 64 of a-z, 0-9 and -")))
     }
 }
 

@@ -186,7 +186,7 @@ pub(super) fn strangers(nodes: &[AskedNode]) -> Vec<String> {
         let is_member = |id: u64| members.iter().any(|member| member.node_id == id);
         match (&node.answer, node.node_id) {
             (Ok(status), _) if !is_member(status.node_id) => {
-                strangers.push(format!("node {} at {address} is no member of this cluster", status.node_id));
+                strangers.push(format!("node {} at {address} is not a member of this cluster", status.node_id));
             }
             (Err(_), None) if !members.iter().any(|member| member.client_address == node.address) => {
                 let known: Vec<String> = members.iter().map(|member| show::text(&member.client_address)).collect();
@@ -300,7 +300,7 @@ pub(super) mod tests {
         let expected = "no member has the address typo:1: correct the endpoints; the members are at h1:1, h2:1, h3:1";
         assert_eq!(strangers(&nodes), [expected]);
         let removed = [up(1, true, true), up(4, false, false)];
-        assert_eq!(strangers(&removed), ["node 4 at h4:1 is no member of this cluster"]);
+        assert_eq!(strangers(&removed), ["node 4 at h4:1 is not a member of this cluster"]);
         assert!(strangers(&[silent("typo:1", None)]).is_empty(), "nobody knows the members");
     }
 

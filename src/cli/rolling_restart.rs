@@ -139,7 +139,8 @@ impl RollingRestart {
     /// Restarts one of these nodes, the leader only if it is the last one, and waits until it is back. Returns its id.
     async fn restart_one(&self, client: &Client, left: &BTreeSet<u64>) -> Result<u64, String> {
         let (survey, node_id) = self.healthy(client, left).await?;
-        let member = survey.member(node_id).ok_or(format!("node {node_id} is no member any more"))?.clone();
+        let member =
+            survey.member(node_id).ok_or(format!("node {node_id} is no longer a member of the cluster"))?.clone();
 
         if node_id == survey.leader.node_id && survey.leader.members.iter().filter(|member| member.voter).count() > 1 {
             let leader = client.transfer_leader(None).await;
@@ -349,7 +350,7 @@ fn check_placeholders(command: &str) -> Result<(), Failure> {
         let is_shells = rest[..at].ends_with('$');
         let name = rest[at..].find('}').map(|end| &rest[at..=at + end]);
         if let Some(name) = name.filter(|name| !is_shells && !PLACEHOLDERS.contains(name) && is_name(name)) {
-            let text = format!("--with: {name} is no placeholder: there are {}", PLACEHOLDERS.join(", "));
+            let text = format!("--with: unknown placeholder {name}: use {}", PLACEHOLDERS.join(", "));
             return Err(Failure::new(Exit::Usage, text));
         }
         rest = &rest[at + 1..];
@@ -399,11 +400,7 @@ mod tests {
         let expanded = expand(command, &member(3, "[2001:db8::7]:7420")).unwrap();
         assert_eq!(expanded, "ssh 2001:db8::7 restart 3 [2001:db8::7]:7420 h:2 ${HOME} '{a,b}'");
         let refused = check_placeholders("ssh {hots}").unwrap_err();
-        assert!(
-            refused.message.contains("{hots} is no placeholder: there are {host}, {node_id}"),
-            "{}",
-            refused.message
-        );
+        assert!(refused.message.contains("unknown placeholder {hots}: use {host}, {node_id}"), "{}", refused.message);
         assert!(expand("ssh {host}", &member(3, "$(reboot):1")).unwrap_err().contains("a shell could take"));
     }
 

@@ -289,7 +289,7 @@ impl Guard {
         let limit = self.grant.core.client.caller.call_limit;
         match timeout(limit, answer.wait_for(Option::is_some)).await {
             Ok(Ok(answer)) => answer.clone().expect("it was waited for"),
-            Ok(Err(_)) => Err(Error::Unknown { why: "the runtime of the session is gone".to_owned() }),
+            Ok(Err(_)) => Err(Error::Unknown { why: "the runtime of the session was shut down".to_owned() }),
             Err(_) => Err(Error::Unknown {
                 why: "no confirmation within the call limit; the release goes on in the background".to_owned(),
             }),

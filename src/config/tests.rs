@@ -354,8 +354,11 @@ fn an_earlier_cluster_is_another_one_and_has_an_end() {
                    take it out of the configuration";
     assert_eq!(until("2024-02-29").unwrap().warnings(), [warning]);
     for (config, says) in [
-        (until("2024-02-29T12:00:00"), "earlier_cluster.until: 2024-02-29T12:00:00 is no moment: give a date, or"),
-        (until("12:00:00"), "earlier_cluster.until: 12:00:00 is no moment"),
+        (
+            until("2024-02-29T12:00:00"),
+            "earlier_cluster.until: 2024-02-29T12:00:00 has no date, or a time without an offset: give a date",
+        ),
+        (until("12:00:00"), "earlier_cluster.until: 12:00:00 has no date"),
         (
             until("2999-01-01"),
             "earlier_cluster.until: 2999-01-01 is more than 366 days from now: choose an earlier end",

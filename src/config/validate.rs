@@ -288,8 +288,7 @@ fn earlier_cluster(config: &Config, now_ms: u64, problems: &mut Vec<Problem>) {
     let key = "earlier_cluster.until";
     let until = earlier.until;
     let Some(until_ms) = earlier.until_ms() else {
-        let what =
-            format!("{until} is no moment: give a date, or a date with a time and an offset, as 2026-12-24T12:00:00Z");
+        let what = format!("{until} has no date, or a time without an offset: give a date, or 2026-12-24T12:00:00Z");
         return problems.push(Problem::new(key, what));
     };
     if until_ms > now_ms.saturating_add(EARLIER_CLUSTER_MS_MAX) {

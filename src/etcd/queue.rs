@@ -279,7 +279,7 @@ impl<S: EtcdStore> Etcd<S> {
         };
 
         if let Err(error) = withdrawn.await {
-            tracing::debug!(%error, ?key, "a key whose caller is gone stays until its lease ends");
+            tracing::debug!(%error, ?key, "the key of a caller that disconnected is not deleted; it stays until its lease ends");
         }
     }
 

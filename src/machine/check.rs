@@ -84,7 +84,7 @@ impl Machine {
     fn check_session(&self, id: SessionId, session: &SessionState) -> Result<(), BrokenInvariant> {
         let holds = |token| self.grants.get(token).is_some_and(|held| held.session == id);
         ensure(session.grants.iter().all(holds), || {
-            format!("the session {id} holds a token that is no grant of its own (M6)")
+            format!("the session {id} lists a token whose grant is missing or belongs to another session (M6)")
         })?;
         let rises = session.replies.iter().is_sorted_by(|(one, _), (next, _)| one < next);
         ensure(rises, || format!("the replies of the session {id} are not in order"))?;
@@ -99,7 +99,7 @@ impl Machine {
         })?;
         ensure(self.sessions.ended().get(id).is_none(), || format!("the session {id} is alive and ended"))?;
         let is_left = session.is_of_entries && !self.is_over(id) && self.entries.first_leased(id).is_none();
-        ensure(!is_left, || format!("the session {id} lives as long as its entries, and has none (M13)"))
+        ensure(!is_left, || format!("the session {id} must end with its last entry, and has no entries (M13)"))
     }
 
     fn check_locks(&self) -> Result<(), BrokenInvariant> {
@@ -138,7 +138,9 @@ impl Machine {
         ensure(count <= most, || format!("the lock {name:?} has {count} holders of at most {most} (M1)"))?;
         for token in lock.holders().iter() {
             let holds = self.grants.get(token).is_some_and(|held| held.names.contains(name));
-            ensure(holds, || format!("{token:?} holds the lock {name:?}, but is no grant of it (M6)"))?;
+            ensure(holds, || {
+                format!("{token:?} is a holder of the lock {name:?}, but no grant of this token has the lock (M6)")
+            })?;
         }
         Ok(())
     }
@@ -306,7 +308,7 @@ impl Machine {
 
         for (key, entry) in self.entries.iter() {
             let is_stored = entry.kin.as_ref().is_none_or(|kin| **kin != Kinship::default());
-            ensure(is_stored, || format!("{key:?} keeps that it has neither a parent nor children (M14)"))?;
+            ensure(is_stored, || format!("{key:?} has a record of kinship without a parent or children (M14)"))?;
             let Some(Children { made, live: counted, changed }) = entry.children() else { continue };
             ensure(!entry.ends(), || format!("{key:?} has or had children, and a lease or a deadline (M14)"))?;
             let is_sound = counted == live.get(key).copied().unwrap_or(0) && counted <= made && made > 0;
@@ -333,7 +335,7 @@ impl Machine {
             last = place;
 
             ensure(is_change(*revision, before.as_deref(), after.as_deref()), || {
-                format!("the event of {key:?} at {revision:?} is no change that a command makes (M11)")
+                format!("the event of {key:?} at {revision:?} changes the entry as no command does (M11)")
             })?;
             let follows = known.insert(key, after).is_none_or(|known| known == before);
             ensure(follows, || {

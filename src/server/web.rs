@@ -197,7 +197,7 @@ fn present(status: &StatusResponse, cluster: &Cluster, service: &Service, data: 
     if let Some(comparison) = &cluster.comparison {
         let help = "Whether this node's table is known to differ from the leader's";
         now.gauge("lockkeeper_table_differs", help, comparison.differs().into());
-        let help = "Last entry after which this node's table was compared, and was that of the others; 0: none since its start";
+        let help = "Last log index at which this node's table was found equal to the leader's; 0 if it was not compared since the start";
         now.gauge("lockkeeper_table_compared_index", help, comparison.agreed());
     }
 
@@ -205,7 +205,7 @@ fn present(status: &StatusResponse, cluster: &Cluster, service: &Service, data: 
     add_data(&mut now, data);
 
     let (denied, limited) = service.access().refused();
-    now.counter("lockkeeper_denied", "Requests refused for want of an identity or a right", denied);
+    now.counter("lockkeeper_denied", "Requests refused because the caller had no identity or no right", denied);
     now.counter("lockkeeper_limited", "Requests refused by a limit of their identity", limited);
 
     now.gauge("lockkeeper_queued_commands", "Commands that wait for a batch, at the leader", service.queued());

@@ -122,7 +122,7 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
                     tracing::debug!("the feed of applied changes has ended: the connections of this node are closed");
                     self.hub.end();
                 }
-                Err(failure) => tracing::debug!(%failure, "there is no feed of applied changes"),
+                Err(failure) => tracing::debug!(%failure, "cannot follow the changes that this node applies"),
             }
 
             // Without a feed nobody is served here: connects wait for it, and give up in time.

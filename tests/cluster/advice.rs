@@ -189,7 +189,7 @@ async fn a_member_is_removed_after_a_question_or_with_yes() {
     let consequence = "the cluster has 2 voters instead of 3: it can lose 0 nodes instead of 1";
     assert!(err.contains(consequence) && err.contains("give --yes"), "{err}");
     let (code, _, err) = text(&run(&cluster, &["member", "remove", "9", "--yes"]).await);
-    assert!(code == 13 && err.contains("node 9 is no member; the members are 1, 2, 3"), "{err}");
+    assert!(code == 13 && err.contains("node 9 is not a member; the members are 1, 2, 3"), "{err}");
 
     let script = format!("\"$LOCKKEEPER\" member remove {id}");
     if let Some(mut terminal) = Terminal::open(&cluster, &script).await {

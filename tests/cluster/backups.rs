@@ -598,7 +598,7 @@ async fn what_cannot_be_restored_is_refused_and_nothing_is_changed() {
     let (code, _, said) = restore(&[&bad, "--cluster-id", "new"]).await;
     assert!(code == 1 && said.contains("is damaged: from byte 8 on, a checksum does not match"), "{said}");
     let (code, _, said) = run(&["snapshot", "inspect", "/bin/sh"]).await;
-    assert!(code == 2 && said.contains("/bin/sh is no backup"), "{said}");
+    assert!(code == 2 && said.contains("/bin/sh is not a backup"), "{said}");
 
     // A directory with anything in it stays as it is.
     fs::create_dir(&made).expect("made");

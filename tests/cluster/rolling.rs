@@ -150,7 +150,7 @@ async fn it_stops_at_the_first_doubt() {
     assert!(stdout.lines().last().expect("three").ends_with(&format!("restart {led}")), "{stdout}");
 
     let (code, _, stderr) = run(&["--with", "restart {node}"]).await;
-    assert!(code == 2 && stderr.contains("{node} is no placeholder"), "{code} {stderr}");
+    assert!(code == 2 && stderr.contains("unknown placeholder {node}"), "{code} {stderr}");
     let (code, _, stderr) = run(&["--only", "7", "--with", "true"]).await;
     assert!(code == 2 && stderr.contains("the members are 1, 2, 3"), "{code} {stderr}");
 

@@ -60,7 +60,7 @@ impl FromStr for ExportForm {
         match name {
             "jepsen" => Ok(Self::Jepsen),
             "porcupine" => Ok(Self::Porcupine),
-            other => Err(format!("{other:?} is no form of export: choose jepsen or porcupine")),
+            other => Err(format!("unknown form of export: {other:?}; choose jepsen or porcupine")),
         }
     }
 }

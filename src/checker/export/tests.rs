@@ -219,5 +219,8 @@ fn registers_and_huge_numbers_are_exported_as_they_are() {
     let files = export(&story, ExportForm::Jepsen).unwrap();
     assert!(files[0].text.contains(":type :ok, :process 0, :f :cas, :value [-1 18446744073709551615]"));
     assert!(files[0].text.contains(":type :fail, :process 0, :f :cas, :value [1 2]"), "{}", files[0].text);
-    assert_eq!("edn".parse::<ExportForm>(), Err("\"edn\" is no form of export: choose jepsen or porcupine".to_owned()));
+    assert_eq!(
+        "edn".parse::<ExportForm>(),
+        Err("unknown form of export: \"edn\"; choose jepsen or porcupine".to_owned())
+    );
 }

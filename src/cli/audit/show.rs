@@ -118,7 +118,7 @@ fn what_happened(line: &AuditLine<'_>) -> String {
         }
         AuditEvent::Resized => format!("{lock} resized to {} permits{by}", line.permits.unwrap_or_default()),
         AuditEvent::MemberChanged => format!("node {} is a member{how}", line.node.unwrap_or_default()),
-        AuditEvent::MemberRemoved => format!("node {} is no member any more", line.node.unwrap_or_default()),
+        AuditEvent::MemberRemoved => format!("node {} was removed from the cluster", line.node.unwrap_or_default()),
         AuditEvent::VersionRaised => format!("the cluster version is {}", line.version.unwrap_or_default()),
         AuditEvent::Note => {
             let act = said(&line.act).unwrap_or_default();

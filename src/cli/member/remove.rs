@@ -53,7 +53,7 @@ impl Remove {
 
 fn not_a_member(leader: &NodeStatus, node_id: u64) -> String {
     let ids: Vec<String> = leader.members.iter().map(|member| member.node_id.to_string()).collect();
-    format!("node {node_id} is no member; the members are {}", ids.join(", "))
+    format!("node {node_id} is not a member; the members are {}", ids.join(", "))
 }
 
 /// What the removal means for the cluster. Nothing if the node is no member.
@@ -121,6 +121,6 @@ mod tests {
         assert_eq!(said(2, 1).unwrap(), from_two);
         assert!(said(3, 4).unwrap().starts_with("node 4 (h4:1) is a learner"));
         assert_eq!(said(3, 9), None);
-        assert_eq!(not_a_member(&cluster_of(1), 9), "node 9 is no member; the members are 1, 2");
+        assert_eq!(not_a_member(&cluster_of(1), 9), "node 9 is not a member; the members are 1, 2");
     }
 }

@@ -25,7 +25,7 @@ pub(in super::super) fn addresses(text: &str) -> Result<OwnSessions, String> {
     let (ip, length) = text.split_once('/').map_or((text, None), |(ip, length)| (ip, Some(length)));
     let ip: IpAddr = ip.parse().map_err(|_| {
         format!(
-            "{text:?} is no address: give it as 10.0.0.7, 10.0.0.7:5123, 10.0.0.0/8, 2001:db8::7 or [2001:db8::7]:5123"
+            "{text:?} is not an IP address: give it as 10.0.0.7, 10.0.0.7:5123, 10.0.0.0/8, 2001:db8::7 or [2001:db8::7]:5123"
         )
     })?;
 
@@ -34,7 +34,7 @@ pub(in super::super) fn addresses(text: &str) -> Result<OwnSessions, String> {
     let length = match length {
         None => most,
         Some(length) => length.parse().ok().filter(|length| *length <= most).ok_or_else(|| {
-            format!("the prefix length {length:?} of {ip} is no number of bits from 0 to {most}: correct it")
+            format!("the prefix length {length:?} of {ip} is not a number from 0 to {most}: correct it")
         })?,
     };
 

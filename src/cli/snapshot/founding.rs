@@ -77,7 +77,7 @@ pub(in super::super) fn member(text: &str) -> Result<FoundingMember, String> {
     };
 
     let node_id = id.parse().ok().filter(|id| (1..=i64::MAX.unsigned_abs()).contains(id));
-    let node_id = node_id.ok_or_else(|| format!("{id:?} is no node id: give a whole number from 1 on"))?;
+    let node_id = node_id.ok_or_else(|| format!("invalid node id {id:?}: give a whole number from 1 on"))?;
 
     let Some(addresses) = addresses else { return Ok(FoundingMember { node_id, addresses: None }) };
     let (peer, client) = addresses.split_once(',').ok_or(
@@ -87,7 +87,7 @@ pub(in super::super) fn member(text: &str) -> Result<FoundingMember, String> {
     for address in [peer, client] {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         if !matches!(port, Some(Ok(1..))) {
-            return Err(format!("{address:?} is no address: give host:port, as other nodes and clients reach it"));
+            return Err(format!("invalid address {address:?}: give host:port, as other nodes and clients reach it"));
         }
     }
 
@@ -334,12 +334,12 @@ mod tests {
         assert_eq!(member("1=h:7201,h:7101"), Ok(FoundingMember { node_id: 1, addresses }));
         for (wrong, says) in [
             ("0", "from 1 on"),
-            ("one", "\"one\" is no node id"),
+            ("one", "invalid node id \"one\""),
             ("9223372036854775808", "from 1 on"),
             ("1=h:7201", "a comma"),
-            ("1=h:7201,h", "\"h\" is no address"),
-            ("1=:7201,h:1", "\":7201\" is no address"),
-            ("1=h:0,h:1", "\"h:0\" is no address"),
+            ("1=h:7201,h", "invalid address \"h\""),
+            ("1=:7201,h:1", "invalid address \":7201\""),
+            ("1=h:0,h:1", "invalid address \"h:0\""),
             ("1=h:1,h:1", "each its own port"),
         ] {
             let said = member(wrong).unwrap_err();

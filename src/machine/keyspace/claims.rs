@@ -240,7 +240,7 @@ impl Machine {
             // A claim is made by a write of its entry, and its token is the revision of that write.
             let is_written = (entry.created.0..=entry.modified.0).contains(&claim.token.0);
             if !is_written || self.locks.contains(&claim.lock) {
-                return Err(BrokenInvariant::new(format!("{key:?} claims what it cannot: {claim:?} (M12)")));
+                return Err(BrokenInvariant::new(format!("{key:?} has an invalid claim: {claim:?} (M12)")));
             }
             let place = ClaimPlace::from(&**claim);
             expected.insert(&claim.lock, place, key.clone());

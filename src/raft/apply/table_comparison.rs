@@ -104,7 +104,7 @@ impl TableComparison {
         let Some(own) = known.own.filter(|own| own.index == right.index) else { return };
         if own.hash == right.hash {
             if known.differs_at.take().is_some() {
-                tracing::info!(index = own.index, "this node's table is the leader's again");
+                tracing::info!(index = own.index, "this node's table is equal to the leader's again");
             }
             known.agreed = own.index;
             return;
@@ -119,7 +119,7 @@ impl TableComparison {
         drop(known);
         if *is_majority {
             let error = self.identity.mark_other_table(own.index, own.hash, right.hash, agreeing);
-            tracing::error!(%error, "this node's table cannot be the right one");
+            tracing::error!(%error, "this node's table differs from that of the majority");
         } else if first {
             tracing::error!(
                 index = own.index,
@@ -136,7 +136,7 @@ impl TableComparison {
         let others: BTreeMap<u64, u64> = differing.into_iter().map(|id| (id, index)).collect();
         let before = std::mem::replace(&mut self.known().others, others.clone());
         for node_id in others.keys().filter(|id| !before.contains_key(*id)) {
-            tracing::error!(index, "member {node_id} has another table than this leader");
+            tracing::error!(index, "the table of member {node_id} differs from this leader's");
         }
     }
 

@@ -68,7 +68,7 @@ pub struct BackupFile {
 pub enum BackupError {
     /// The file is something else.
     #[error(
-        "{} is no backup: {what}; name a file that `lockkeeper snapshot save` wrote, or a snapshot from a data directory",
+        "{} is not a backup: {what}; name a file that `lockkeeper snapshot save` wrote, or a snapshot from a data directory",
         .path.display()
     )]
     Foreign {

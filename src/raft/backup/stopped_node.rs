@@ -5,8 +5,8 @@
 //! does not know that they are committed: any of them may have been acknowledged. Those that were not are requests without an answer, whose
 //! outcome is unknown to their clients anyway.
 //!
-//! An entry that no member can apply ends the copy before it, if the operator says so ([`StoppedNodeData::read`], `through`): nothing after it was
-//! ever answered.
+//! An entry that no member can apply ends the copy before it, if the operator says so ([`StoppedNodeData::read`], `through`): nothing after
+//! it was ever answered.
 //!
 //! The directory is not changed: opening a log settles its journal, so a copy of the log is opened.
 
@@ -96,7 +96,8 @@ pub enum StoppedNodeError {
     },
     /// The copy has no table as of the entry at which it is to end.
     #[error(
-        "the table of {} is known from entry {first} to entry {last}, and --through is {through}: give one of these", .directory.display()
+        "the data directory {} can show the table after the entries {first} to {last}, and --through is {through}: give one of \
+         these entries", .directory.display()
     )]
     Through {
         /// The data directory.

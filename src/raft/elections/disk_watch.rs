@@ -51,7 +51,7 @@ pub async fn watch(
             Ok(space) => take(&disks, Judge { reserve_bytes, snapshot_bytes }, space),
             Err(error) => {
                 if disks.failure().is_none() {
-                    tracing::warn!(%error, "cannot read the free space of the data directory; goes on with the last known");
+                    tracing::warn!(%error, "cannot read the free space of the data directory; using the last value");
                 }
                 disks.failed(format!("its free space cannot be read: {error}"));
             }

@@ -108,7 +108,7 @@ async fn hand_over(replica: &Replica, SlowDisk { here, successors }: &SlowDisk) 
     let here_ms = here.as_millis() as u64;
     for (there, successor) in successors {
         if let Err(error) = handover::successor(replica, Some(*successor)) {
-            tracing::warn!(here_ms, successor, %error, "this leader's disk is slow; see to it. This voter cannot take over");
+            tracing::warn!(here_ms, successor, %error, "this leader's disk is slow: check the disk. This voter cannot take over");
             continue;
         }
 
@@ -117,7 +117,7 @@ async fn hand_over(replica: &Replica, SlowDisk { here, successors }: &SlowDisk) 
             here_ms,
             successor,
             there_ms,
-            "this leader's disk is slow; see to it. Leadership is handed over"
+            "this leader's disk is slow: check the disk. Handing over leadership"
         );
 
         if let Err(error) = handover::transfer(replica, Some(*successor), PATIENCE).await {

@@ -50,7 +50,7 @@ pub(super) fn read(directory: &Path) -> Result<Option<IdentityRecord>, IdentityE
     };
     let damaged = |reason: String| IdentityError::Damaged { file: path.clone(), reason };
     let text = String::from_utf8(bytes)
-        .map_err(|error| damaged(format!("byte {} is no text", error.utf8_error().valid_up_to())))?;
+        .map_err(|error| damaged(format!("the bytes from {} on are not UTF-8", error.utf8_error().valid_up_to())))?;
     let found = find_checksum(&text);
     if found.is_some_and(|(content, sum)| checksum(content) != sum) {
         return Err(damaged("its checksum does not match".into()));

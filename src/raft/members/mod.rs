@@ -306,7 +306,7 @@ impl Members {
 
         let found = Incarnation::try_from(answer.incarnation.as_ref());
         let found =
-            found.map_err(|_| not_there("the node there has no incarnation: it is no Lockkeeper node".into()))?;
+            found.map_err(|_| not_there("the node there has no incarnation: it is not a Lockkeeper node".into()))?;
         if said.is_none_or(|said| said == found) {
             Ok(found)
         } else {

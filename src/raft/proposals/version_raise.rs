@@ -48,7 +48,7 @@ pub(crate) async fn raise(
         }
 
         if leads && is_audit_due(&table, &versions) {
-            tracing::info!("a member writes an audit trail: it begins");
+            tracing::info!("a member writes audit files: beginning the audit trail");
             if let Err(no_reply) = proposer.propose(Command::BeginAudit, PATIENCE).await {
                 tracing::info!(%no_reply, "the audit trail has not begun yet");
             }

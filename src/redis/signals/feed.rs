@@ -72,7 +72,7 @@ pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>) 
                     shared.topics.disconnect_all("messages may be lost, since this node's feed of writes has ended");
                 }
             }
-            Err(failure) => tracing::debug!(%failure, "there is no feed of writes"),
+            Err(failure) => tracing::debug!(%failure, "cannot follow the writes of this node"),
         }
         sleep(PAUSE).await;
     }

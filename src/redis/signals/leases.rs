@@ -117,8 +117,10 @@ impl LeasesWritten {
     pub(super) async fn by(self, deadline: Instant) -> Result<(), RedisStoreError> {
         match timeout_at(deadline, self.0).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(RedisStoreError::Full("there is no room for the client's place".to_owned())),
-            Err(_) => Err(RedisStoreError::Unavailable("the client's place could not be noted in time".to_owned())),
+            Ok(Err(_)) => Err(RedisStoreError::Full("the node has no free place for a waiting client".to_owned())),
+            Err(_) => Err(RedisStoreError::Unavailable(
+                "the place of the waiting client was not committed in time".to_owned(),
+            )),
         }
     }
 }
@@ -314,7 +316,7 @@ impl HeldEntries {
             && changes.len() == 1
             && let Some(key) = changes.keys().next()
         {
-            tracing::warn!(%failure, "a waiting client or a subscription is given up");
+            tracing::warn!(%failure, "the place of a waiting client or subscriber was dropped: the store refuses it");
             if !self.unwritten.contains_key(key) {
                 self.give_up(key);
             }

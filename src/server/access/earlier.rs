@@ -46,7 +46,8 @@ impl EarlierClients {
         if config.cluster_id == own_id {
             return Err(format!("earlier_cluster.cluster_id: {own_id:?} is this cluster: leave [earlier_cluster] out"));
         }
-        let until_ms = config.until_ms().ok_or("earlier_cluster.until: is no moment")?;
+        let until_ms =
+            config.until_ms().ok_or("earlier_cluster.until has no date, or a time without an offset: give a date")?;
         let id = config.cluster_id.clone();
         let until = config.until.to_string();
         let identities = Mutex::default();
@@ -102,7 +103,7 @@ impl EarlierClients {
                 who,
                 cluster = id,
                 until,
-                "requests were refused: certificates of the earlier cluster count no more"
+                "requests were refused: certificates of the earlier cluster are no longer accepted"
             );
         }
 

@@ -195,7 +195,7 @@ impl Access {
     /// a node's.
     pub(crate) fn certificate_identity(&self, subject: Option<&Subject>) -> Result<(Option<Identity>, bool), Error> {
         let Some(Subject::Client { cluster, name }) = subject else { return Ok((None, false)) };
-        let invalid = |why| Error::unauthenticated(format!("the name in the certificate is no identity: {why}"));
+        let invalid = |why| Error::unauthenticated(format!("the name in the certificate cannot be an identity: {why}"));
         let identity = Identity::new(name).map_err(invalid)?;
 
         let earlier = self.earlier.as_ref().filter(|earlier| earlier.id() == cluster);

@@ -278,7 +278,7 @@ impl Error {
                 Self::new(FailureReason::RevisionCompacted, Retry::No, message).with("revision", compacted.0)
             }
             RevisionError::Future { present } => {
-                let message = format!("{why}: ask for that one, or for one before it");
+                let message = format!("{why}: ask for that revision or an earlier one");
                 Self::new(FailureReason::RevisionFuture, Retry::No, message).with("revision", present.0)
             }
         }

@@ -231,7 +231,7 @@ async fn note_progress(identity: Arc<NodeIdentity>, replica: Replica, acknowledg
             Err(error) => {
                 // Log the first failure, and one in NOTE_FAILURES_SILENT after it: about one line a minute.
                 if failures.is_multiple_of(NOTE_FAILURES_SILENT) {
-                    tracing::warn!(%error, "cannot note how far the log is committed; goes on, and tries again");
+                    tracing::warn!(%error, "cannot record how far the log is committed; the node goes on and tries again");
                 }
                 failures = failures.saturating_add(1);
                 tokio::time::sleep(NOTE_PROGRESS).await;

@@ -81,8 +81,7 @@ impl AnswerQueue {
         } else {
             None
         };
-
-        self.answers.send((Ok(answer), place)).await.map_err(|_| Status::cancelled("the client is gone"))
+        self.answers.send((Ok(answer), place)).await.map_err(|_| Status::cancelled("the client closed the pipeline"))
     }
 }
 

@@ -212,7 +212,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             session_command(&session, request, Operation::Acquire(read_acquire(wants, wait_ms, lock_delay_ms)?))?
         }
         Kind::Release(release) => {
-            let target = match release.target.ok_or(Malformed("a release of nothing"))? {
+            let target = match release.target.ok_or(Malformed("a release without a target"))? {
                 pb::release::Target::Token(token) => Target::Grant(Token(token)),
                 pb::release::Target::Acquire(id) => Target::Acquire(id),
             };

@@ -34,8 +34,9 @@ pub fn read_txn(txn: pb::Txn) -> Result<Txn, Malformed> {
     let compares = txn.compares.into_iter().map(read_compare).collect::<Result<_, _>>()?;
     let then = operations(txn.then)?;
     let otherwise = operations(txn.otherwise)?;
-    let read = Txn::from_log(compares, then, otherwise)
-        .map_err(|_| Malformed("a transaction that puts, opens or claims something twice, or for nothing"))?;
+    let read = Txn::from_log(compares, then, otherwise).map_err(|_| {
+        Malformed("a transaction that puts, opens or claims the same twice, or opens a session without an entry")
+    })?;
 
     let read = if txn.falls_back { read.falling_back() } else { read };
     let attached = txn.attached.as_ref().map(read_attached).transpose()?;
@@ -208,7 +209,7 @@ fn read_compare(compare: pb::Compare) -> Result<Compare, Malformed> {
         pb::Relation::Unspecified => return Err(Malformed("a compare with an unknown relation")),
     };
 
-    let operand = match compare.operand.ok_or(Malformed("a compare with nothing"))? {
+    let operand = match compare.operand.ok_or(Malformed("a comparison without an operand"))? {
         Written::Created(revision) => Operand::Created(Revision(revision)),
         Written::Modified(revision) => Operand::Modified(Revision(revision)),
         Written::Version(version) => Operand::Version(version),
@@ -308,7 +309,7 @@ fn read_put_lease(put: &pb::Put) -> Result<PutLease, Malformed> {
     if put.temporary {
         return match (given, deadline, put.keeps_lease || put.renews_lease || put.keeps_claim) {
             (None, Some(EntryDeadline::After(lifetime)), false) => Ok(PutLease::Temporary(lifetime)),
-            (_, _, _) => Err(Malformed("what is remembered for a time, without a lifetime or beside a lease")),
+            (_, _, _) => Err(Malformed("a temporary entry without a lifetime, or with a lease")),
         };
     }
     Ok(match (given, deadline, put.keeps_lease, put.renews_lease, put.keeps_claim) {

@@ -222,7 +222,7 @@ fn read_session_record(session: r::Session) -> Result<Record, Malformed> {
 
 fn read_reply_record(reply: r::Reply) -> Result<Record, Malformed> {
     let session = read_session(&reply.session)?;
-    let asked = reply.asked.and_then(|asked| asked.kind).ok_or(Malformed("a reply to nothing"))?;
+    let asked = reply.asked.and_then(|asked| asked.kind).ok_or(Malformed("a remembered reply without its request"))?;
     let answer = reply.answer.and_then(|answer| answer.kind).ok_or(Malformed("a reply without an answer"))?;
 
     let asked = read_asked(asked)?;

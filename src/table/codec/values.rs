@@ -152,5 +152,6 @@ pub(super) fn read_acquire(
         Some(ms) => Wait::from_log(ms),
     };
 
-    Acquire::from_log(wants, wait, lock_delay_ms).map_err(|_| Malformed("an acquire of nothing, or of one lock twice"))
+    Acquire::from_log(wants, wait, lock_delay_ms)
+        .map_err(|_| Malformed("an acquire without locks, or of one lock twice"))
 }

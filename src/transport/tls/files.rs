@@ -89,7 +89,7 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     if length > FILE_BYTES_MAX {
         return Err(TlsError::new(
             file,
-            format!("has {length} bytes, more than {FILE_BYTES_MAX}: it is no certificate"),
+            format!("has {length} bytes, and a certificate file at most {FILE_BYTES_MAX}: name another file"),
         ));
     }
 
@@ -103,7 +103,7 @@ impl TlsContents {
         for certificate in certificates(&self.ca).map_err(wrong)? {
             roots
                 .add(certificate)
-                .map_err(|error| wrong(format!("has a certificate that is no authority: {error}")))?;
+                .map_err(|error| wrong(format!("has a certificate that cannot serve as an authority: {error}")))?;
         }
         Ok(roots)
     }

@@ -54,9 +54,9 @@ impl Subject {
 
         match (own.next(), own.next()) {
             (Some(uri), None) => uri.parse(),
-            (None, _) => Err(format!(
-                "names nobody: it has no URI that begins with {SCHEME}; `lockkeeper certs` makes such ones"
-            )),
+            (None, _) => {
+                Err(format!("has no URI that begins with {SCHEME}: make certificates with `lockkeeper certs`"))
+            }
             (Some(first), Some(second)) => Err(format!("names both {first} and {second}: it may name one")),
         }
     }

@@ -134,7 +134,7 @@ async fn strangers_are_refused_at_both_ports() {
         assert!(told.contains("does not trust the authority"), "{told}");
     }
     let (at_port, told) = meet(&one, Port::Peers, client_of(&shop.client("ann"))).await.expect_err("a client");
-    assert!(at_port.contains("no node: this is the port of peers"), "{at_port}");
+    assert!(at_port.contains("accepts certificates of nodes only"), "{at_port}");
     assert!(told.contains("refuses this certificate"), "{told}");
     let (_, told) = meet(&one, Port::Peers, node_of(&two, Some(3))).await.expect_err("node 1, not 3");
     assert!(told.contains("is not node 3"), "{told}");
@@ -319,5 +319,5 @@ async fn nodes_of_an_earlier_cluster_stay_strangers_both_ways() {
     let (_, told) = meet(&new, Port::Clients, client_of(&old)).await.expect_err("it asks as a client");
     assert!(told.contains("not of cluster shop"), "{told}");
     let (at_port, _) = meet(&new, Port::Peers, client_of(&shop.old.client("ann"))).await.expect_err("a client");
-    assert!(at_port.contains("this is the port of peers"), "{at_port}");
+    assert!(at_port.contains("accepts certificates of nodes only"), "{at_port}");
 }

@@ -67,7 +67,7 @@ impl NodeVerifier {
         }
 
         match (subject, self.expected) {
-            (Subject::Client { .. }, _) => Err(format!("names {subject}, which is no node")),
+            (Subject::Client { .. }, _) => Err(format!("names {subject}, which is not a node")),
             (Subject::Node { id, .. }, Expected::Node(expected)) if *id != expected => {
                 Err(format!("names {subject}, which is not node {expected}: check the peer addresses"))
             }
@@ -187,7 +187,7 @@ impl ClientVerifier {
 
         match (subject, self.port) {
             (Subject::Client { .. }, Port::Peers) => {
-                Err(format!("names {subject}, which is no node: this is the port of peers"))
+                Err(format!("names {subject}, and the port for peers accepts certificates of nodes only"))
             }
             _ => Ok(()),
         }

@@ -20,7 +20,7 @@ pub(crate) enum JuteError {
     #[error("{0} items are more than the frame has room for, or than are served in one request")]
     TooMany(usize),
     /// A number that means nothing here.
-    #[error("{0} is no {1}")]
+    #[error("unknown {1}: {0}")]
     Unknown(i32, &'static str),
 }
 

@@ -174,7 +174,7 @@ fn errors_name_the_file_the_place_and_the_remedy() {
         "{said}"
     );
     let said = refused(&path, b"#!/bin/sh\necho hello\n").to_string();
-    assert!(said.contains("is no backup: it does not begin like one; name a file that"), "{said}");
+    assert!(said.contains("is not a backup: it does not begin like one; name a file that"), "{said}");
     let mut newer = bytes;
     newer[7] += 1;
     let said = refused(&path, &newer).to_string();
