@@ -485,7 +485,7 @@ mod tests {
         let _call = call(&first);
         assert!(settled.now_or_never().is_some(), "the first has made its call");
 
-        // Those that are idle hold nobody up.
+        // Idle connections hold nobody up.
         let _third = come(&slots, 1);
         let began = Instant::now();
         slots.settle_arrivals().await;

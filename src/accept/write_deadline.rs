@@ -156,7 +156,7 @@ mod tests {
         let writes = async {
             let mut stream = WriteDeadline::new(far);
             stream.write_all(&[7; ALL]).await.expect("it is read");
-            // A pause between two answers is no delay.
+            // A pause between two answers does not count as a delay.
             sleep(3 * UNREAD_TIMEOUT).await;
             stream.flush().await.expect("it is read");
         };

@@ -59,7 +59,7 @@ pub enum AuditEvent {
 pub struct Session(pub u128);
 
 impl Session {
-    /// Of a lock that is held without a session: by an entry with a deadline of its own.
+    /// The id in lines of a lock without a session: an entry with its own deadline holds the lock.
     pub const NONE: Self = Self(0);
 }
 

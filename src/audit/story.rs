@@ -5,9 +5,9 @@ use super::line::{AuditLine, Session};
 /// The lock or session whose lines are asked for. Without both, all lines are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StorySubject {
-    /// Of this lock.
+    /// Only lines of this lock.
     pub lock: Option<String>,
-    /// Of this session.
+    /// Only lines of this session.
     pub session: Option<Session>,
 }
 

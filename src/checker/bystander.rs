@@ -13,7 +13,8 @@
 //! * It does not see which request was to blame, or whether one was: a cluster that loses renewals by itself is convicted too.
 //! * It does not see a renewal that came late and still saved the session.
 //! * It ignores a loss while the faults left no quorum, or not for long enough: the run itself may be the reason.
-//! * It does not know why renewals were not sent. The process of a bystander must not be stopped, and one that died is no evidence.
+//! * It does not know why renewals were not sent. The process of a bystander must not be stopped, and the process of a bystander that died
+//!   proves nothing.
 //!
 //! A lock that others hold or read as free meanwhile is reported by mutual exclusion and durability.
 

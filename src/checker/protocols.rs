@@ -234,7 +234,7 @@ mod tests {
             violations.shown[0].says,
             "node 1: a turn of the runtime \"raft\" took 51 us, and the bound is 50 us"
         );
-        // Without a bound in the meta, a measurement is no evidence.
+        // Without a bound in the meta, a measurement proves nothing.
         let apply = r#""process":"n","type":"info","f":"longest_apply","value":{"node":1,"us":9}"#;
         assert_eq!(verdict(&findings(&[apply]), "bounded"), None);
         assert_eq!(Property::Bounded.name(), "bounded");

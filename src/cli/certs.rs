@@ -20,7 +20,7 @@ use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files, pack_for_brow
 /// For how long nodes are told to accept clients' certificates of the cluster before a restored one, days.
 const CLIENTS_KEPT_DAYS: i64 = 30;
 
-/// Of stdin, no more is read for a password.
+/// The maximum number of bytes that are read from stdin for a password.
 const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
 
 /// Makes certificates for a cluster and its clients.

@@ -30,7 +30,7 @@ const TAKES_NAMES: [(&str, usize); 13] = [
     ("update", 1),
     ("watch", 0),
 ];
-/// Of these, the commands that take several.
+/// The commands of [`TAKES_NAMES`] that take several names.
 const TAKES_SEVERAL: [&str; 2] = ["acquire", "lock"];
 
 /// The commands that take names of locks.

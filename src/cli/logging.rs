@@ -76,7 +76,7 @@ pub(super) fn abort_on_panic() {
             process::exit(Exit::CannotServe.code().into());
         }
 
-        // Not with `tracing`, which may be the origin of the panic. A closed stderr is no reason to go on.
+        // Not with `tracing`, which may be the origin of the panic. The process also ends if stderr is closed.
         let trace = Backtrace::force_capture();
         if let Some((entry, advice)) = unapplied::being_applied() {
             let _ =

@@ -1,6 +1,6 @@
 //! Progress of long work on a terminal: one line on stderr, updated in place once a second, and erased after the work.
 //!
-//! Nothing is shown if stderr is no terminal, in the background, and during the first second. The work may block its thread: a thread of
+//! Nothing is shown if stderr is not a terminal, in the background, and during the first second. The work may block its thread: a thread of
 //! its own shows the line.
 
 use std::{
@@ -23,7 +23,7 @@ const BETWEEN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Unit {
     Bytes,
-    /// Of the table.
+    /// Records of the table.
     Records,
 }
 

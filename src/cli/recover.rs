@@ -65,7 +65,7 @@ struct StoppedNodeReport {
     cluster_id: String,
     node_id: u64,
     incarnation: String,
-    /// Of the last vote: the node knew of elections up to this term.
+    /// The term of the last vote: the node knew of elections up to this term.
     vote_term: u64,
     /// The last entry that the node knew to be committed. Later ones may be committed too.
     committed_index: u64,

@@ -57,7 +57,7 @@ pub(super) struct RollingRestart {
     /// How long to wait for each answer of a node
     #[arg(long, value_parser = super::arguments::duration, default_value = "2s", value_name = "TIME")]
     node_timeout: Duration,
-    /// Also where the rest is no majority without the node, as with one or two voters: nothing is granted meanwhile
+    /// Also restart a node if the others are not a majority, as with one or two voters: nothing is granted until it is back
     #[arg(long)]
     allow_outage: bool,
     #[command(flatten)]
@@ -329,7 +329,8 @@ impl RestartSurvey {
     }
 }
 
-/// Whether a node that answers is the process that it was. One answer that did not come is no restart, where the program names its start.
+/// Whether a node that answers is still the same process. If the program names its start, one missing answer does not mean that it was
+/// restarted.
 fn is_same_process(start: &str, before: &str, was_down: bool) -> bool {
     start == before && (!was_down || !before.is_empty())
 }

@@ -1,7 +1,7 @@
 //! Progress of a wait on a terminal: one line on stderr, updated in place about once a second, and erased after the
 //! wait.
 //!
-//! Nothing is shown if stderr is no terminal, since a log cannot update a line and `lockkeeper get` gives the same
+//! Nothing is shown if stderr is not a terminal, since a log cannot update a line and `lockkeeper get` gives the same
 //! information; nor in the background, where it would disturb the foreground program; nor during the first second.
 
 use std::{

@@ -199,7 +199,7 @@ pub struct AuditConfig {
 pub struct DynamodbConfig {
     /// The address on which the node listens for it, host:port. Empty means that the API is not served.
     pub listen: String,
-    /// The file of access keys and their secrets. Without one, signatures are not checked, and an access key is no identity.
+    /// The file of access keys and their secrets. Without one, signatures are not checked, and an access key does not give an identity.
     pub secrets: PathBuf,
 }
 

@@ -254,8 +254,8 @@ impl<S: DynamoStore> Database<S> {
         Ok(json(&BatchGetResponse { responses, unprocessed_keys, consumed_capacity }))
     }
 
-    /// Checks all parts, then writes them one by one: a batch is no transaction. What the store has no time for is left to the client,
-    /// which sends it again. The check needs the keys alone, and drops what it read: each write reads its item once more.
+    /// Checks all parts, then writes them one by one: a batch is not a transaction. Parts for which the store has no time are returned to
+    /// the client, which sends them again. The check needs the keys alone, and drops what it read: each write reads its item once more.
     pub(crate) async fn batch_write_item(
         &self,
         caller: &DynamoCaller,

@@ -145,7 +145,7 @@ impl<'a> Ranges<'a> {
             return;
         }
 
-        // Those that it overlaps become part of it.
+        // The ranges that it overlaps become a part of it.
         if let Some((first, last)) = self.0.range(..from).next_back()
             && *last > RangeEnd::At(from, false)
         {

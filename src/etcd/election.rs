@@ -85,8 +85,7 @@ impl<S: EtcdStore> Election for Etcd<S> {
     async fn resign(&self, request: Request<ResignRequest>) -> Result<Response<ResignResponse>, Status> {
         let caller = self.caller(&request)?;
         let (key, created, _) = named(request.into_inner().leader)?;
-
-        // One that does not lead any more has nothing to give up.
+        // If the caller no longer leads, there is nothing to give up.
         let revision = self.leave(&caller, &key, created).await?;
         Ok(Response::new(ResignResponse { header: self.header(revision) }))
     }

@@ -1,7 +1,7 @@
 //! The header of each answer: who answers, and which revision the answer shows.
 //!
-//! Of a write it is the write's own revision: clients take it for the create revision of what they have put. Of a read it is the revision
-//! that was read, from which they go on to watch.
+//! The header of a write has the revision of the write: clients use it as the create revision of what they have put. The header of a read
+//! has the revision that was read: clients watch from it on.
 
 use std::sync::atomic::Ordering;
 

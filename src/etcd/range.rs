@@ -215,7 +215,7 @@ pub(crate) struct RangeView<'a> {
     limit: usize,
     count: i64,
     found: Vec<FoundEntry>,
-    /// Of `found`, where they count for the answer.
+    /// The bytes of the entries in `found`.
     bytes: usize,
     /// Some were left out for the limit.
     more: bool,
@@ -320,7 +320,7 @@ pub(crate) fn answer(Selected { entries, count, more }: Selected) -> RangeRespon
     RangeResponse {
         header: None,
         kvs: entries.iter().map(|(key, entry)| key_value(key, entry)).collect(),
-        // One that only counts leaves nothing out.
+        // A request for the count alone leaves nothing out.
         more: more && !entries.is_empty(),
         count: i64::try_from(count).unwrap_or(i64::MAX),
     }

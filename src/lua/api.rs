@@ -174,7 +174,7 @@ fn sha1hex(lua: &Lua, arguments: MultiValue) -> mlua::Result<String> {
         return Err(reply_error("wrong number of arguments"));
     }
 
-    // What is no text counts as an empty one.
+    // A value that is not a text counts as an empty one.
     let value = arguments.into_vec().pop().unwrap_or_default();
     let text = match value {
         Value::String(_) | Value::Integer(_) | Value::Number(_) => lua.coerce_string(value)?,

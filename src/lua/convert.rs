@@ -70,7 +70,7 @@ fn until_zero(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Why a result is no reply.
+/// Why a result cannot become a reply.
 pub(crate) enum ResultFailure {
     /// Tables are too deep within tables.
     Deep,

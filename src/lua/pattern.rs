@@ -366,7 +366,7 @@ pub(crate) fn is_plain(pattern: &[u8]) -> bool {
     !until_zero(pattern).iter().any(|byte| b"^$*+?.([%-".contains(byte))
 }
 
-/// Whether a byte is in a class such as `%a`. A letter in capitals inverts the class; what is no class stands for itself.
+/// Whether a byte is in a class such as `%a`. A capital letter inverts the class. A character that names no class stands for itself.
 fn in_class(byte: u8, class: u8) -> bool {
     let is_member = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),

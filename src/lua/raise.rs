@@ -120,7 +120,7 @@ pub(crate) fn bad_argument(lua: &Lua, number: usize, text: &str) -> mlua::Error 
     let (name, is_method) = names.unwrap_or_default();
     let name = name.unwrap_or_else(|| "?".to_owned());
 
-    // The object of a method is no argument in the eyes of its caller.
+    // The caller of a method does not count its object as an argument.
     match number - usize::from(is_method) {
         0 => at_caller(lua, &format!("calling '{name}' on bad self ({text})")),
         number => at_caller(lua, &format!("bad argument #{number} to '{name}' ({text})")),
@@ -190,7 +190,7 @@ impl<'a> LuaArguments<'a> {
     }
 }
 
-/// A number as the processor converts it: what does not fit, and what is no number, becomes the smallest integer.
+/// A number as the processor converts it: a number that does not fit, and NaN, become the smallest integer.
 #[expect(clippy::cast_possible_truncation, reason = "the fraction is meant to go, and the range is checked")]
 pub(crate) fn to_integer(number: Number) -> i64 {
     const LIMIT: Number = 9_223_372_036_854_775_808.0;

@@ -140,8 +140,8 @@ impl Machine {
         }
     }
 
-    /// What the only holder of a lock is charged for its data. There is no such holder while a grant that begins or ends is not among the
-    /// grants.
+    /// The session of a lock's only holder, and its charge for the lock's data. Returns `None` while the holder's grant is missing from the
+    /// table.
     pub(super) fn held_data(&self, name: &LockName) -> Option<(SessionId, Weight)> {
         let (only, bytes) = self.locks.data_of_only_holder(name)?;
         Some((self.grants.get(only)?.session, Weight::for_held_data(bytes)))

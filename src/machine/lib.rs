@@ -47,8 +47,8 @@
 //!   table, and an expired one has none. One with a deadline of its own has no lease.
 //! * **M11** The history of the keyspace is in the order of its revisions; each event follows the one before it of the same key, the last
 //!   one leads to the table, and each entry that was modified after the compacted revision has one.
-//! * **M12** A lock that entries claim is no lock of the table, and one of its claims at most is held. If none is, the leases of all are
-//!   over, or the lock is in the backlog. A claim came with a write of its entry.
+//! * **M12** A lock that entries claim is not in the table of locks, and at most one of its claims is held. If none is held, the leases of
+//!   all claims are over, or the lock is in the backlog. A claim was made by a write of its entry.
 //! * **M13** A session that a transaction opened has entries until it is over.
 //! * **M14** The parent of a child exists, with neither a lease nor a deadline of its own, and counts as many live children as there are
 //!   entries that name it as their parent, of at least as many that were ever made.

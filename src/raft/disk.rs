@@ -72,7 +72,7 @@ pub struct DiskReport {
 /// Why the cluster refuses commands that add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskShortage {
-    /// Of the voters that are short of space, the one with the least.
+    /// The voter with the least free space among those that are short of it.
     pub node_id: u64,
     /// Its free bytes.
     pub free: u64,

@@ -171,10 +171,10 @@ impl Replica {
         self.proposer.propose_in(term, command, patience).await
     }
 
-    /// Writes an act that is no change of the table into the audit trail, in the background: at most a few a second. A note that is too
-    /// much, that cannot be proposed, or that comes from a node which does not lead is counted in the next one.
+    /// Records an act that does not change the table in the audit trail, in the background: at most a few a second. A note beyond that
+    /// limit, one that cannot be proposed, and one of a node that does not lead are counted in the next note.
     ///
-    /// Returns the task that does it; whoever writes no entry afterwards, as before a transfer of the leadership, waits for it.
+    /// Returns the task that does it. A caller that writes no entry afterwards, as before a transfer of the leadership, waits for it.
     pub fn note(&self, note: Note) -> Option<JoinHandle<()>> {
         let is_known = self.table.versions().cluster() >= Version::AUDITED;
         self.notes.write(note, is_known && self.leads() && !self.cut_off(), self.proposer.clone())

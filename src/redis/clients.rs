@@ -25,7 +25,7 @@ pub(crate) struct ClientList {
     last_id: AtomicU64,
     /// What they do, by the libraries of their clients.
     libraries: LibraryCounts,
-    /// Those that are open, by their ids.
+    /// The open connections, by their ids.
     known: Mutex<BTreeMap<u64, Arc<ListedClient>>>,
 }
 

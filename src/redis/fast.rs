@@ -28,7 +28,8 @@ enum FastReplies {
     Either(RedisReply, RedisReply),
     /// Number of entries that were removed.
     Deleted,
-    /// One reply if the writes were made. Otherwise one for another value and one for no entry, unless the entry is no string.
+    /// One reply if the writes were made, one if the entry has another value, and one if there is no entry. There is no reply if the entry
+    /// is not a string: the interpreter then runs the script.
     Compared { done: RedisReply, differs: RedisReply, absent: RedisReply },
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn format_double(number: f64) -> String {
 }
 
 /// Adds two numbers that are written as decimals, and writes the sum without an exponent. Up to 10^20 the sum is exact to 17 digits after
-/// the point; beyond it is that of doubles. Fails if one of them is no number, or the sum is infinite.
+/// the point; beyond that it is a sum of doubles. Fails if one of them is not a number, or the sum is infinite.
 pub(crate) fn add_decimals(one: &[u8], other: &[u8]) -> Result<String, DecimalError> {
     let doubles = parse_double(one).zip(parse_double(other)).ok_or(DecimalError::Invalid)?;
     let exact = parse_decimal(one).zip(parse_decimal(other)).and_then(|(one, other)| one.checked_add(other));
@@ -79,9 +79,9 @@ pub(crate) fn add_decimals(one: &[u8], other: &[u8]) -> Result<String, DecimalEr
 /// Why decimals cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DecimalError {
-    /// One of them is no number.
+    /// One of them is not a number.
     Invalid,
-    /// Their sum is beyond all numbers.
+    /// Their sum is infinite.
     Infinite,
 }
 

@@ -199,9 +199,9 @@ pub enum Expiry {
 /// The lock that an entry stands for, as operators see it. It decides nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockClaim {
-    /// The entry is no lock.
+    /// The entry does not stand for a lock.
     None,
-    /// As it was before the write. A new entry is no lock.
+    /// As before the write. A new entry does not stand for a lock.
     Kept,
     /// The entry is this lock, held since this write. The token of the claim is the revision of the write.
     New {

@@ -58,6 +58,6 @@ pub(crate) fn forget_pages(file: &File) -> io::Result<()> {
 #[unsafe(no_mangle)]
 extern "C" fn sync_file_range(file: c_int, _offset: i64, _length: i64, _flags: c_uint) -> c_int {
     CALLS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: takes no pointer, and any number is a valid argument: for one that is no open file it returns an error.
+    // SAFETY: takes no pointer, and any number is a valid argument: for a number that is not an open file it returns an error.
     unsafe { fdatasync(file) }
 }

@@ -55,7 +55,7 @@ impl Trail {
 }
 
 impl Audit {
-    /// Of a cluster.
+    /// Makes the audit trail of a node of this cluster.
     pub fn new(cluster_id: &str, sink: Option<Sink>) -> Self {
         Self { genesis: Head::genesis(cluster_id), sink }
     }
@@ -265,7 +265,8 @@ impl EntryLines {
                 )
             }
 
-            // Data may be secret and is no matter of exclusion. Delays follow from the grants that were lost; an operator's act has a line.
+            // Data may be secret, and does not decide who holds a lock. Delays follow from the grants that were lost. An operator's act has
+            // its own line.
             ChangeKind::Data(_) | ChangeKind::Delayed | ChangeKind::Opened | ChangeKind::Resized(_) => return,
         };
         self.push(line);

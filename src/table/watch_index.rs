@@ -382,7 +382,7 @@ struct WatchedRanges {
     /// Comparisons that the hashes of all lengths count as.
     lengths_cost: usize,
     others: BTreeMap<u64, (KeyRange, Arc<Bell>)>,
-    /// Of all.
+    /// The number of all watched ranges.
     count: usize,
     next_id: u64,
 }

@@ -137,7 +137,7 @@ impl<S> Connection<S> {
         self.read_state.note_handshake(true);
     }
 
-    /// One that nobody listened for: for tests of crates that are told of connections.
+    /// A connection without a listener, for tests of other crates.
     #[doc(hidden)]
     pub fn for_test(stream: S) -> Self {
         Self::new(stream, ([127, 0, 0, 1], 1).into(), Arc::new(ReadState::new(usize::MAX)))

@@ -50,7 +50,8 @@ pub struct Settings {
     pub windows: Windows,
     /// Maximum open calls of one connection. HTTP/2 makes the client wait with further ones.
     pub calls_max: u32,
-    /// Of these, the maximum passed to a service before their message has arrived. Others wait for it outside.
+    /// The maximum of these calls that are passed to a service before their message has arrived. Further calls wait for their message
+    /// outside of it.
     pub without_message_max: usize,
     /// Maximum calls that are reset in the turn in which they arrived. Beyond it the connection ends: GOAWAY, `too_many_resets`.
     pub resets_in_turn_max: usize,

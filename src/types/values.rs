@@ -18,7 +18,7 @@ use crate::limits::*;
 pub struct SessionId(pub u128);
 
 impl SessionId {
-    /// Of what holds or awaits a lock without a session: an entry of the keyspace with a deadline of its own. No client draws it.
+    /// Stands for the session of a holder or waiter without one: an entry of the keyspace with its own deadline. No client draws this id.
     pub const NONE: Self = Self(0);
 }
 

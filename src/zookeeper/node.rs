@@ -58,7 +58,7 @@ pub(crate) struct CountedZnodes {
     pub(crate) until: Instant,
     /// All nodes.
     pub(crate) nodes: u64,
-    /// Those that end with a session.
+    /// The number of ephemeral nodes, which end with their session.
     pub(crate) ephemerals: u64,
 }
 

@@ -403,8 +403,8 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<ZookeeperCommitted, ZookeeperStoreError>> + Send;
 
     /// Commits transactions of one connection, each by itself, and returns what became of them in their order: at least of the first one;
-    /// those without a verdict were not begun. They take effect in this order, and where one of them fails, and has had no effect, none
-    /// that follows it has one, either; a refusal is no failure. A store has them under way at the same time where it can.
+    /// those without a verdict were not begun. They take effect in this order. If a transaction fails without effect, no later one takes
+    /// effect. A refusal does not count as a failure. A store has them under way at the same time where it can.
     fn commit_each(
         &self,
         caller: &ZookeeperCaller,

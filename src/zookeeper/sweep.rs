@@ -71,7 +71,7 @@ fn is_due(stored: &ZookeeperEntry, wall_ms: i64) -> bool {
     let Some(value) = ZnodeValue::try_decode(&stored.value) else { return false };
     match value.life {
         NodeLife::Persistent => false,
-        // One that never had a child may be about to get its first.
+        // A container that never had a child may be about to get its first one.
         NodeLife::Container => stored.children.made > 0,
         NodeLife::Ttl { ms } => wall_ms.saturating_sub(value.modified_ms) >= ms,
     }

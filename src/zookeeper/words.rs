@@ -78,7 +78,7 @@ async fn count_nodes<S: ZookeeperStore>(node: &ZookeeperNode<S>) -> CountedZnode
         return last;
     }
 
-    // Those that are always there, beside the root.
+    // The nodes that always exist, beside the root.
     let mut count = CountedZnodes { revision, until: began, nodes: 3, ephemerals: 0 };
     let mut from = ALL_FROM.to_vec();
     while let Some(next) = count_page(node, &from, &mut count) {

@@ -19,7 +19,7 @@ pub(crate) fn end(begun: Begun, error: &Error) {
             begun.failed("invalid")
         }
         Error::Refused(refused) => begun.failed(reason(&refused.reason.to_string())),
-        // The client lost its place in the queue for a while, so this is no evidence about the order of grants.
+        // The client lost its place in the queue for a while, so this operation says nothing about the order of grants.
         Error::NotAcquired(not) if not.place_lost => begun.failed("place_lost"),
         Error::NotAcquired(not) => begun.failed(if not.waited { "timed_out" } else { "busy" }),
         Error::NotEnsured { .. } => begun.failed("not_ensured"),

@@ -14,7 +14,8 @@
 //! |---|---|
 //! | `time_ns` | nanoseconds on *one* monotonic clock for the whole file. Never decreases |
 //! | `process` | a client, a node, or `nemesis`, which injects the faults. A process that died is not reused under its name |
-//! | `type` | `invoke` when an operation begins, recorded *before* it is sent; `ok` when it took effect, `fail` when it had no effect, `info` when its outcome is unknown: it may take effect at any later time, or never. If `f` is no operation but a fact, `info` too |
+//! | `type` | `invoke` when an operation begins, recorded *before* it is sent; `ok` when it took effect, `fail` when it had no effect,
+//! `info` when its outcome is unknown: it may take effect at any later time, or never. If `f` is a fact and not an operation, also `info` |
 //! | `f` | the operation or the fact: see below |
 //! | `op` | the operation's number, for a process with concurrent operations. Without it, a process executes one at a time |
 //! | `lock` | the lock's name, or a list of names for an acquire of several locks. Optional at the end of an operation |
@@ -76,7 +77,7 @@
 //! | `heal` | `name` | the fault is over. Without a name: all faults |
 //! | `killed`, `started` | `node` | a node was killed; runs again |
 //! | `stopped` | `node` | a node was stopped gracefully; `started` follows when it runs again |
-//! | `joined`, `removed` | `node` | a node that was added is a voter; a node is no member any more, and its process has ended |
+//! | `joined`, `removed` | `node` | a node that was added is a voter; a node was removed from the cluster, and its process has ended |
 //! | `transferred` | `node` | the leadership was handed over to this node on request |
 //! | `elected` | `node`, `term` | a node became leader |
 //! | `snapshot_installed` | `node`, `index` | a node installed a snapshot from its leader |

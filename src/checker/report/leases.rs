@@ -54,7 +54,7 @@ impl ClientLease<'_> {
         let closed = self.closed.map(|(invoked_ns, _, line)| (invoked_ns, LeaseEnd::Closed, line));
         let lost = self.lost.map(|(at_ns, line)| (at_ns, LeaseEnd::Lost, line));
         let ends = [closed, lost, Some((deadline_ns, LeaseEnd::Expired, line)), Some((last_ns, LeaseEnd::Open, line))];
-        // Of several ends at the same time, the first in this list counts: a close at the deadline is a close.
+        // If several ends have the same time, the first in this list counts: a close at the deadline is a close.
         ends.into_iter().flatten().min_by_key(|(at_ns, ..)| *at_ns).unwrap_or((last_ns, LeaseEnd::Open, line))
     }
 

@@ -362,7 +362,7 @@ impl<'t> RevisionCheck<'t, '_> {
         let number = compare.number.unwrap_or_default();
         let ordering = match compare.target {
             CompareTarget::Modified => change.map_or(0, |change| change.revision).cmp(&number),
-            // Of a register that is present, they are at least 1, and not known.
+            // The creation revision and the version of a register that is present are at least 1, and are not known.
             CompareTarget::Created | CompareTarget::Version if change.is_none() || number == 0 => {
                 u64::from(change.is_some()).cmp(&number)
             }

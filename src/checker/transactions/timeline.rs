@@ -361,7 +361,7 @@ fn sort(changes: &mut [RegisterChange<'_>]) {
     let mut before = [0, 0];
     for change in changes {
         change.before = before;
-        // The end of a lease is no write.
+        // The end of a lease does not count as a write.
         before[0] += usize::from(change.now.is_some() && change.by.is_some());
         before[1] += usize::from(change.now.is_none() && change.is_certain);
     }

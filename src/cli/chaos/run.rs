@@ -33,7 +33,7 @@ use crate::{
     planted::VERSION,
 };
 
-/// Interval of progress lines when stderr is no terminal.
+/// Interval of progress lines when stderr is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Injects faults into a cluster on this machine while clients use it, and checks their history.

@@ -56,7 +56,7 @@ fn not_a_member(leader: &NodeStatus, node_id: u64) -> String {
     format!("node {node_id} is not a member; the members are {}", ids.join(", "))
 }
 
-/// What the removal means for the cluster. Nothing if the node is no member.
+/// What the removal means for the cluster. Returns `None` if the node is not a member.
 fn consequence(leader: &NodeStatus, node_id: u64) -> Option<String> {
     let member = leader.members.iter().find(|member| member.node_id == node_id)?;
     let whose = format!("node {node_id} ({})", show::text(&member.client_address));

@@ -31,7 +31,7 @@ pub(super) async fn until_voter(client: &Client, node_id: u64, waits: &Waits) ->
     .await
 }
 
-/// Until a node is no member.
+/// Waits until a node is not a member.
 pub(super) async fn until_replaced(client: &Client, old: u64, waits: &Waits) -> Result<Exit, Failure> {
     until(client, waits, |leader| {
         if find(leader, old).is_none() {

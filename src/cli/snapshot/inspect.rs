@@ -15,7 +15,7 @@ use crate::{
     table::{Applied, AppliedMembership, MemberNode},
 };
 
-/// Checks a backup and shows what is in it. Exit code 1: it is damaged; 2: it is no backup.
+/// Checks a backup and shows what is in it. Exit code 1: it is damaged; 2: it is not a backup.
 ///
 /// Also reads a snapshot in the data directory of a node, snapshots/snapshot-….
 #[derive(Args, Debug)]

@@ -115,7 +115,7 @@ fn ailment(nodes: &[AskedNode]) -> Option<String> {
         return Some(ailment);
     }
 
-    // Of one or two voters none can ever be spared.
+    // With one or two voters, no node may ever stop, so this is not reported.
     if leader.members.iter().filter(|member| member.voter).count() < 3 {
         return None;
     }

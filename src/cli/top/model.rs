@@ -27,7 +27,7 @@ pub(super) struct TopModel {
     look: Option<TopLook>,
     /// The nodes, as of the last look.
     nodes: Vec<AskedNode>,
-    /// Of one origin, the newest last.
+    /// Totals of the same origin, the newest last.
     points: VecDeque<Point>,
     origin: Option<TotalsOrigin>,
     /// The newest last. An unknown rate is `None`.

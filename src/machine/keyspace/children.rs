@@ -42,7 +42,7 @@ impl Machine {
     /// Closes the session of a transaction that was carried out, if that is asked for.
     pub(super) fn close_attached(&mut self, txn: &Txn, events: &mut Vec<Event>) {
         let Some(Attached { session, .. }) = txn.attached().filter(|_| txn.closes()) else { return };
-        // One that lives as long as its entries may have ended with the last of them.
+        // The transaction may have ended the session already: a session that lives as long as its entries ends with its last entry.
         if self.alive(session).is_ok() {
             self.end_session(session, SessionEnd::Closed, events);
         }
@@ -76,7 +76,7 @@ impl Machine {
         }
 
         self.plan_put(&put, Some(parent), draft)?;
-        // One whose deadline has passed was not made.
+        // A put whose deadline has passed makes no entry, so the parent does not count it.
         if self.drafted(&put.key, draft).is_some() {
             let children = children.with_one_more(draft.revision);
             draft.set_children(parent, &above, children);
@@ -248,7 +248,7 @@ mod tests {
         assert!(machine.entries(&KeyRange::default()).next().is_none());
     }
 
-    /// A lease that is over is no lease, also before its end was handled.
+    /// An expired lease no longer counts, even before its end has been processed.
     #[test]
     fn an_entry_whose_lease_is_over_ends_it_before_it_has_a_child() {
         let mut machine = table(vec![opens(), put("p", leased(AtLeaseEnd::Keep))]);
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    /// A child is no memory of an adapter, though it is alone with its session.
+    /// A child is never a temporary entry of an adapter, even if it is the only entry of its session.
     #[test]
     fn a_child_with_a_session_of_its_own_counts_as_others() {
         let mut machine = table(vec![put("p", PutLease::None)]);

@@ -80,7 +80,7 @@ impl Machine {
         if before.lease.is_some() {
             self.sessions.end_claim(session, place.is_waiting);
         }
-        // One that waited held nothing: nobody is granted anything by its end.
+        // A claim that waited did not hold the lock, so its end grants the lock to nobody.
         if place.is_waiting {
             if !self.claims.contains(name) {
                 self.backlog.remove_lock(name);

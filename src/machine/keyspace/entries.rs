@@ -106,7 +106,7 @@ impl Machine {
         session: SessionId,
         range: &KeyRange,
     ) -> impl DoubleEndedIterator<Item = (&Key, Arc<Entry>)> {
-        // Of a session that is over, no entry has a lease.
+        // Entries of a session that is over have no lease.
         let leased = (!self.is_over(session)).then(|| self.entries.leased_within(session, range));
         let leased = leased.into_iter().flatten();
         leased.filter_map(|key| Some((key, self.entry(key).filter(|entry| entry.lease.is_some())?)))

@@ -68,7 +68,7 @@ impl Machine {
         Ok((sessions, bytes))
     }
 
-    /// Those that a branch adds.
+    /// The temporary entries that a branch adds.
     fn new_temporaries(&self, sessions: &BTreeSet<SessionId>, branch: &[TxnOperation]) -> Temporaries {
         let mut new = Temporaries::default();
         for operation in branch {
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(apply(&mut machine, Limits::NONE, 0, other), refused(Limit::TemporaryEntries));
         }
 
-        // One that replaces another takes no further place, and one that is deleted gives its place back.
+        // An entry that replaces another one takes no further place, and a deleted entry frees its place.
         assert!(matches!(apply(&mut machine, Limits::NONE, 0, remembered(2, 5)), Reply::Committed(_)));
         let delete = Txn::new(vec![], vec![TxnOperation::Delete(key(2))], vec![]).unwrap();
         apply(&mut machine, Limits::NONE, 0, Command::Txn(delete));

@@ -58,7 +58,7 @@ pub struct ForceRelease {
 /// Bytes of each text of a [`Note`], at most.
 pub const NOTE_BYTES_MAX: usize = 256;
 
-/// An act that is no change of the table: a refused permission, a backup, a transfer of the leadership. The texts have at most
+/// An act that does not change the table: a refused permission, a backup, a transfer of the leadership. The texts have at most
 /// [`NOTE_BYTES_MAX`] bytes each.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Note {
@@ -200,7 +200,7 @@ pub enum Command {
         /// The new version. Lower than the present one: no effect.
         to: Version,
     },
-    /// Changes nothing: an act that is no change of the table, for the audit trail.
+    /// Changes nothing in the table: records an act in the audit trail.
     Note(Note),
     /// Does nothing to the table: from here on there is an audit trail, since a member writes one.
     BeginAudit,

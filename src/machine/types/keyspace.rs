@@ -90,8 +90,8 @@ pub struct Entry {
 pub struct Kinship {
     /// The key that it is a child of, as long as it exists.
     pub parent: Option<Key>,
-    /// Its own children, once one was ever made below it. To make or to end a child is no write of its parent: `modified` and `version`
-    /// of the parent stay, and there is no event of it.
+    /// Its own children, once one was ever made below it. To make or to end a child does not write the parent: its `modified` and `version`
+    /// stay, and there is no event for it.
     pub children: Option<Children>,
 }
 

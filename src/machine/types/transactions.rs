@@ -100,7 +100,7 @@ pub enum InvalidTxn {
     /// More than [`TXN_OPERATIONS_MAX`] of one kind.
     #[error("a transaction has {count} {what}: the limit is {TXN_OPERATIONS_MAX}")]
     TooManyOperations {
-        /// Of which kind.
+        /// The kind of the operations, in the plural.
         what: &'static str,
         /// Their number.
         count: usize,
@@ -384,7 +384,7 @@ impl Txn {
         for operation in branch {
             let Some(put) = operation.put() else { continue };
             let Some(lease) = put.lease.given() else { continue };
-            // A child is no adapter's memory: others see it below its parent.
+            // A child is not a temporary entry of an adapter: other clients see it below its parent.
             let is_child = matches!(operation, TxnOperation::PutChild(_));
             let is_temporary = lease.at_end == AtLeaseEnd::Delete && put.claims.is_none() && !is_child;
             if let Some(entries) = opened.get_mut(&lease.session) {

@@ -25,8 +25,8 @@ pub struct HolderView {
 
 /// The client behind a holder: what people want to know of it when they look at the lock.
 ///
-/// It is made of the session whenever somebody looks, and is no part of the table: neither of a snapshot nor of a hash. So a new field
-/// takes no cluster version.
+/// It is made from the session at each read, and is not stored: neither snapshots nor hashes contain it. So a new field needs no cluster
+/// version.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HolderOrigin {
     /// The address from which its session was opened, if known.

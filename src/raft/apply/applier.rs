@@ -257,7 +257,7 @@ mod tests {
         assert!(!applier.is_large(IN_PLACE_BYTES));
     }
 
-    /// A transaction of some bytes that visits a large range is no work for the thread of heartbeats.
+    /// A small transaction that visits a large range must not run on the thread that sends heartbeats.
     #[test]
     fn ranges_with_many_entries_make_a_group_large() {
         let table = Arc::new(Table::new(None));

@@ -316,7 +316,7 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied
         return Err(UnreadBackup::unknown("its number of records differs from the one that it states"));
     }
 
-    // Of the members before, a cluster that is made from the backup knows nothing.
+    // A cluster that is made from the backup does not know earlier members.
     let ids_used = membership.membership().nodes().map(|(id, _)| *id).collect();
     Ok(Applied { machine, last_entry, membership: types::to_applied(&membership), ids_used, trail })
 }

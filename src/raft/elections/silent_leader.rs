@@ -215,10 +215,10 @@ impl FollowedLeader {
     }
 }
 
-/// How many others stand for election before this node does, which is one of those that agree.
+/// The number of other nodes that stand for election before this node. This node is one of those that agree.
 ///
-/// Returns `None` if it does not stand at all: those that agree and have no longer log than this node are no majority, so it would not be
-/// elected, and the leader may be alive.
+/// Returns `None` if this node does not stand for election: the nodes that agree, and whose log is not longer than this node's, are not a
+/// majority. This node would not be elected, and the leader may be alive.
 pub(super) fn turn_to_stand(own: u64, membership: &Membership, agreeing: &Agreeing) -> Option<u32> {
     let last = agreeing.get(&own)?;
     let supports = |id: u64| agreeing.get(&id).is_some_and(|end| end <= last);

@@ -157,7 +157,8 @@ async fn sample(replica: &Replica, led: &Led, leading: u64) -> Option<Sample> {
             note_acknowledgements(&metrics, target, passed, &mut peers)?
         };
 
-        // What is not durable by now takes at least this long. A peer that did not acknowledge has no time, and is no successor.
+        // A sync that has not ended takes at least this long. A peer that did not acknowledge has no measured time, so it cannot be the
+        // successor.
         if (here.is_some() && peers.len() >= others) || passed >= TIME_MAX {
             return Some(Sample { at, here: here.unwrap_or(passed), peers });
         }
@@ -218,7 +219,7 @@ impl Window {
     }
 }
 
-/// Of an even number, the lower one of the two in the middle. There must be at least one.
+/// The median. Of an even number of times it is the lower one of the two in the middle. There must be at least one time.
 fn median(times: impl Iterator<Item = Duration>) -> Duration {
     let mut times: Vec<Duration> = times.collect();
     times.sort_unstable();

@@ -410,8 +410,8 @@ impl NodeIdentity {
     }
 
     /// Records that the log reaches at least to `index`: an entry that is *committed*, since others can be truncated, and *durable* here;
-    /// and what peers acknowledged to this node. Called periodically. An error changes nothing, and is no reason to end: see the module's
-    /// documentation.
+    /// and what peers acknowledged to this node. Called periodically. After an error nothing is changed, and the node goes on: see the
+    /// module's documentation.
     pub async fn record_progress(
         &self,
         index: u64,

@@ -44,7 +44,7 @@ pub async fn tell<C: Connector, D: SnapshotSource>(
     loop {
         sleep(pause).await;
         let Some((own, leader, vote, membership)) = followed(&replica) else { continue };
-        // Of this process: the leader's call was admitted, so it knows of no later start.
+        // The leader's call was admitted, so the leader knows of no later start than this process's.
         if liveness.silence(leader).is_none_or(|silence| silence > interval) {
             continue;
         }

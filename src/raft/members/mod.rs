@@ -67,7 +67,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub struct Candidate {
     /// An id that no member has ever had.
     pub node_id: u64,
-    /// Of its data directory.
+    /// The incarnation of its data directory.
     pub incarnation: Incarnation,
     /// The address for peers: host:port.
     pub peer_address: String,
@@ -149,7 +149,7 @@ pub enum MemberError {
     LosesQuorum {
         /// The number of voters after the change.
         voters: usize,
-        /// Those that do not answer.
+        /// The voters that do not answer.
         silent: Vec<u64>,
     },
     /// There are [`MEMBERS_MAX`] members.

@@ -6,7 +6,7 @@
 //!
 //! The configuration decides, unless the member has moved. One that has is looked for where the log says; when that address does not
 //! answer, or another node answers there, where the configuration says, and so on in turn: all of them may have moved together since. An
-//! address is no proof of identity: every call names the incarnation that it is for.
+//! address does not prove an identity: every call names the incarnation that it is for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -73,7 +73,7 @@ impl Default for PeerVersions {
 }
 
 impl PeerVersions {
-    /// Of a program that supports these versions.
+    /// Makes the versions of a node whose program supports `own`.
     pub fn new(own: Versions) -> Self {
         Self {
             applied: Arc::new(AppliedVersion::new(own)),
@@ -84,7 +84,7 @@ impl PeerVersions {
         }
     }
 
-    /// Of a node that writes an audit trail, or does not.
+    /// Sets whether this node writes an audit trail.
     pub fn with_audit(self, writes_audit: bool) -> Self {
         Self { writes_audit, ..self }
     }
@@ -114,7 +114,7 @@ impl PeerVersions {
         self.lock().get(&node_id).map(|(said, _)| said.clone())
     }
 
-    /// Of these other members, those that do not support a version, or have not said lately what they support: each with a text.
+    /// The members among `others` that do not support a version, or have not said lately what they support, each with a text for people.
     pub fn without<'a>(
         &self,
         version: Version,

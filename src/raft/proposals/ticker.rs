@@ -3,9 +3,9 @@
 //! A tick is proposed when a deadline passes, and about once a second while there is any deadline: a failover then loses at most that. An
 //! idle table writes nothing. While the table has work in its backlog, ticks follow each other, one at a time.
 //!
-//! The leader's clock is read every [`BEAT`], also while a tick is being committed: a slow commit is no stall, and time passes during it.
-//! While the leader is cut off from its quorum the clock is not read, so time stands still, as it does without a leader: the renewals
-//! that would have kept sessions alive are refused then.
+//! The leader's clock is read every [`BEAT`], also while a tick is being committed: a slow commit does not count as a stall, and cluster
+//! time passes during it. While the leader is cut off from its quorum the clock is not read, so time stands still, as it does without a
+//! leader: the renewals that would have kept sessions alive are refused then.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 

@@ -17,12 +17,12 @@ pub(super) fn syntax_error() -> Stop {
     Stop::refused("ERR syntax error")
 }
 
-/// The error for an argument, or a string, that is no integer of 64 bits.
+/// The error for an argument, or a string, that is not an integer of 64 bits.
 pub(super) fn not_an_integer() -> Stop {
     Stop::refused("ERR value is not an integer or out of range")
 }
 
-/// The error for an argument that is no number.
+/// The error for an argument that is not a number.
 pub(super) fn not_a_float() -> Stop {
     Stop::refused("ERR value is not a valid float")
 }

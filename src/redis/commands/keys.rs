@@ -185,7 +185,7 @@ pub(super) fn rename_if_absent(view: &mut UnitView, arguments: &Arguments<'_>) -
     Ok(RedisReply::Integer(1))
 }
 
-/// Renames a key. To its own name it is no change.
+/// Renames a key. Renaming a key to its own name changes nothing.
 fn rename_key(view: &mut UnitView, from: &[u8], to: &[u8]) -> Result<(), Stop> {
     view.exists(to)?;
     if !view.exists(from)? {

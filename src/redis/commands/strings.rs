@@ -258,7 +258,7 @@ pub(super) fn get_many(view: &mut UnitView, arguments: &Arguments<'_>) -> Comman
     let mut values = Vec::new();
     for key in &arguments[1..] {
         let value = match view.text(key) {
-            // A value of another type is no string, and no error here.
+            // MGET answers nil for a value of another type, and no error.
             Err(Stop::Refused(_)) => None,
             other => other?,
         };

@@ -155,11 +155,11 @@ const PAIRS: KeyPlaces = KeyPlaces::From { first: 1, last: -1, step: 2 };
 
 /// A command that reads.
 const READ: &[Flag] = &[Flag::ReadOnly];
-/// One that reads a part of a value.
+/// A command that reads a part of a value.
 const READ_FAST: &[Flag] = &[Flag::ReadOnly, Flag::Fast];
 /// A command that writes.
 const WRITE: &[Flag] = &[Flag::Write];
-/// One that changes a part of a value.
+/// A command that changes a part of a value.
 const WRITE_FAST: &[Flag] = &[Flag::Write, Flag::Fast];
 /// A command that waits for an item.
 const WAITS: &[Flag] = &[Flag::Write, Flag::Blocking, Flag::NoScript];
@@ -167,7 +167,7 @@ const WAITS: &[Flag] = &[Flag::Write, Flag::Blocking, Flag::NoScript];
 const PLAIN: &[Flag] = &[Flag::Fast];
 /// A command about the connection.
 const CONNECTION: &[Flag] = &[Flag::NoScript, Flag::Fast];
-/// One that may come before AUTH.
+/// A command that may come before AUTH.
 const BEFORE_AUTH: &[Flag] = &[Flag::NoScript, Flag::NoAuth, Flag::Fast];
 
 /// A command of the keyspace.

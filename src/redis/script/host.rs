@@ -41,7 +41,7 @@ impl<'a> ViewHost<'a> {
         // What a script has read and found absent may be what it decides by.
         if command.has(Flag::ReadOnly) {
             for key in command.keys(arguments) {
-                // The token of a lock is no key of its own: nobody has a right to it, and the lock is what was absent.
+                // The token of a lock has no key of its own, and there are no rights for it: the absent key is the lock itself.
                 let token_of = token_key(key).filter(|_| command.name == "get");
                 self.view.note_decided(token_of.unwrap_or(key))?;
             }

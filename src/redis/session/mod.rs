@@ -208,7 +208,7 @@ impl<S: RedisStore> RedisSession<S> {
             let arguments: Vec<&[u8]> = next.iter().map(Vec::as_slice).collect();
             let known = commands::find_checked(&arguments).ok();
             let joins =
-                // One that is malformed does not join: it has its error in its own place, and those before it their replies.
+                // A malformed command does not join: it gets its error in its own place, and the commands before it get their replies.
                 known.is_some_and(|command| matches!(command.run, CommandRunner::Data(_)) && is_together(command));
             let bytes = bytes_of(next);
             if !joins || bytes > left {
@@ -348,7 +348,7 @@ impl<S: RedisStore> RedisSession<S> {
         RedisCaller { identity: self.identity.clone(), address: self.address, deadline, is_port: false }
     }
 
-    /// A unit of some calls that is no transaction for its client.
+    /// A unit of some calls that the client did not send as a transaction.
     fn unit(&self, calls: Vec<UnitCall>) -> CommandUnit {
         CommandUnit {
             database: self.database,

@@ -115,7 +115,7 @@ impl<S: RedisStore> RedisSession<S> {
                 };
                 self.write(&reply, out);
             }
-            // Those that were not begun have their own time.
+            // Commands that were not begun get a new deadline.
             caller = self.caller();
         }
         Ok(())

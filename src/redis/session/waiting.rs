@@ -130,7 +130,7 @@ impl<S: RedisStore> RedisSession<S> {
         };
         let stored: Vec<_> = pop.keys.iter().map(|key| store_key(self.database, key)).collect();
 
-        // One that comes while others wait has to wait behind them.
+        // A client that comes while others wait has to wait behind them.
         match self.node.signals.has_waiters(&stored).await {
             // Its places are the port's own entries. Who may not read the keys must not take those of others.
             Ok(true) => match self.node.store().get(&self.caller(), stored.clone()).await {

@@ -92,7 +92,7 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct HeldEntries {
     held: BTreeMap<Vec<u8>, HeldEntry>,
-    /// Those that are to be written, and those that are to be deleted. What is renewed is not among them.
+    /// The entries that must be written or deleted. Renewals are not among them.
     unwritten: BTreeMap<Vec<u8>, UnwrittenEntry>,
     /// The same ones by their rounds.
     queue: BTreeSet<(u64, Vec<u8>)>,
@@ -141,7 +141,7 @@ impl Leases {
     pub(super) fn ensure_room(&self, keys: impl Iterator<Item = Vec<u8>>) -> Result<(), RedisStoreError> {
         let state = self.state();
         let new = keys.filter(|key| !state.held.contains_key(key)).count();
-        // Those that have gone have a place until they are deleted: clients that come and go must not outrun the writes.
+        // The entry of a client that left keeps its place until it is deleted: clients that come and go must not be faster than the writes.
         if state.held.len() + new > HELD_MAX || state.unwritten.len() + new > 2 * HELD_MAX {
             return Err(RedisStoreError::TooLarge(format!(
                 "a node keeps {HELD_MAX} places of waiting clients and channels with subscribers, and no more: use fewer, or another node"
@@ -210,7 +210,7 @@ impl HeldEntries {
         let was_held = self.held.remove(&key).is_some();
         let before = self.forget_unwritten(&key);
         let round = before.as_ref().map_or(round, |before| before.round.min(round));
-        // One that the store has not seen is just forgotten. A client may also leave before its entries were noted.
+        // An entry that was never stored is only forgotten. A client may also leave before its entries were noted.
         if before.map_or(was_held, |before| before.is_stored) {
             self.queue_entry(key, UnwrittenEntry { value: None, is_stored: true, round });
         }

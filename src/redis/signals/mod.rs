@@ -17,7 +17,7 @@
 //! stand in the order of their creation, and that is the order of arrival over all nodes: whoever is the oldest may pop. Its node hears by
 //! the feed that the key was written or that an older waiter has left, looks whether its client is the first now, and then runs the plain
 //! command as a unit of its own. So a pop is one transaction, and no element is taken for a client of another node. If the client goes
-//! away meanwhile, the element is put back. A client that comes while others wait is no exception: it waits behind them. The timeout is
+//! away meanwhile, the element is put back. A client that comes while others wait also waits behind them. The timeout is
 //! answered a little early, since clients of Redis give up at the same moment.
 //!
 //! **Channels.** A node that has subscribers of a channel has an entry `redis/channel/LENGTH/NAME/NODE` with their number

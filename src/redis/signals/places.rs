@@ -111,7 +111,7 @@ impl LocalPlace {
             };
             self.note_place(number, created);
 
-            // Those that one transaction has created stand in the order of their keys.
+            // Waiters that one transaction has created are ordered by their keys.
             let is_first = waiters.iter().all(|(entry, other)| (created, &own) <= (*other, entry));
             if is_first {
                 first_for.push(number);

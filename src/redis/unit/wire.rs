@@ -112,7 +112,7 @@ impl WireReader<'_> {
         None
     }
 
-    /// A number of parts that follow. Each takes a byte at least, so a larger number is no such number.
+    /// The number of parts that follow. Each takes at least one byte, so a number above that of the remaining bytes is invalid.
     pub(super) fn count(&mut self) -> Option<usize> {
         usize::try_from(self.number()?).ok().filter(|count| *count <= self.0.len())
     }

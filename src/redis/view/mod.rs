@@ -475,7 +475,7 @@ impl UnitView {
 
     /// Number of keys of the selected database.
     ///
-    /// A number alone is no condition of a transaction. So a unit that writes runs once more, and counts the keys one by one
+    /// A transaction cannot compare a number of keys. So a unit that writes runs once more, and counts the keys one by one
     /// ([`Self::has_uncompared_count`]).
     pub(crate) fn count_keys(&mut self) -> Result<u64, Stop> {
         if self.loaded.compares_counts {

@@ -20,9 +20,9 @@ pub(super) struct Connections(BTreeMap<Identity, HashMap<ConnectionKey, OpenConn
 /// A connection that is counted while it is open.
 #[derive(Clone, Debug)]
 pub(super) enum OpenConnection {
-    /// Of a port that takes calls.
+    /// A connection of a port for gRPC calls.
     Calls(Remote),
-    /// Of another port: open for as long as this has an owner.
+    /// A connection of another port. It is open while this pointer has an owner.
     Other(Weak<()>),
 }
 

@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(kept.losses.kept.back().expect("some").shown.name(), name(6_992).as_str());
         let last = kept.others.kept.back().expect("some").at;
         assert_eq!((last, kept.losses.kept.back().expect("some").at), (start + Duration::from_secs(699), last));
-        // Of those that come at a time, some of each second are kept, not all of the last seconds.
+        // Of changes that come at the same time, some of each second are kept, and not only those of the last seconds.
         let of_last = kept.others.kept.iter().filter(|change| change.at == last).count();
         assert!((6..=7).contains(&of_last), "{of_last}");
     }

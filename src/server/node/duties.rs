@@ -34,7 +34,7 @@ use crate::{
 /// How often a node records, outside of its log, how far its log and those of its peers are; and after what time first.
 const NOTE_PROGRESS: Duration = Duration::from_secs(10);
 const NOTE_FIRST: Duration = Duration::from_millis(250);
-/// Of consecutive failures to write that record, one in this many is logged.
+/// One in this number of consecutive failures to write that record is logged.
 const NOTE_FAILURES_SILENT: u32 = 6;
 
 impl<C: Connector> RunningNode<C> {
@@ -251,7 +251,7 @@ async fn take_snapshots(replica: Replica, due: Arc<Notify>) -> Result<(), ServeE
 
 /// Returns when Raft stops, which it does by itself only when it cannot go on.
 async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
-    // Of Raft's two metrics channels, this one seldom changes. Both are closed when Raft stops, and the other one has the cause.
+    // This one of Raft's two metrics channels seldom changes. Both are closed when Raft stops, and the other one has the cause.
     let mut changes = replica.raft().server_metrics();
     while changes.changed().await.is_ok() {}
 

@@ -454,7 +454,7 @@ fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
 
 fn write_limit(limit: Limit) -> r::Limit {
     match limit {
-        // Of commands whose replies are never stored.
+        // Limits of commands whose replies are never stored.
         Limit::Sessions
         | Limit::Entries
         | Limit::TemporaryEntries

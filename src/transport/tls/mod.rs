@@ -281,7 +281,7 @@ enum Expected {
     Host,
     /// A node of this process's own cluster.
     AnyNode,
-    /// That one of them with this id.
+    /// The cluster's node with this id.
     Node(u64),
     /// Anyone: an attacker checks nothing.
     #[cfg(test)]
@@ -462,7 +462,7 @@ fn subject_of<S>(stream: &ServerStream<S>) -> Result<Option<Subject>, String> {
 pub fn subject<S>(stream: &PlainOrTls<S>) -> Option<Subject> {
     match stream {
         PlainOrTls::Left(_) => None,
-        // One that cannot be read was refused when the connection was accepted.
+        // A certificate that cannot be read was refused when the connection was accepted.
         PlainOrTls::Right(stream) => subject_of(stream).ok().flatten(),
     }
 }

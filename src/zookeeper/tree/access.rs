@@ -97,7 +97,7 @@ impl ClientIdentities {
         if acl.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(acl) }
     }
 
-    /// Entries for what the client has proven. Its address is no proof.
+    /// Entries for the identities that the client has proven. An address does not prove an identity.
     fn own(&self, permissions: i32) -> Vec<AclEntry> {
         let entry = |scheme: &str, id: &String| AclEntry { permissions, scheme: scheme.to_owned(), id: id.clone() };
         let certificates = self.certificate.iter().map(|id| entry("x509", id));

@@ -124,7 +124,7 @@ fn look_up_with(
         return stored.as_ref().map(open);
     }
 
-    // Of the root's children one is always there, and was never made: so the number of its first child is 0.
+    // One child of the root, /zookeeper, always exists and was never created. So the number of the first created child is 0.
     let mut root = stored.as_ref().map_or_else(|| Znode::system(0), open);
     root.created = 0;
     root.children.live += 1;

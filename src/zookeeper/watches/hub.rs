@@ -276,7 +276,7 @@ impl HubState {
             }
             ZookeeperChangeKind::Deleted => self.tell_event(OF_END, DELETED, path, revision),
             ZookeeperChangeKind::Changed => {
-                // A new access list is no event.
+                // A new access list causes no event.
                 if change.value.as_deref().is_none_or(ZnodeValue::is_data_written) {
                     self.tell_event(OF_NODE, DATA_CHANGED, path, revision);
                 }

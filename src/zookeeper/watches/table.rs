@@ -26,13 +26,13 @@ pub(crate) struct WatcherId(pub(crate) u64);
 /// How long a watch lives, and what it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum WatchClass {
-    /// Of a node and its data, until it fires.
+    /// Watches a node and its data. It ends when it fires.
     Data,
-    /// Of the children of a node, until it fires.
+    /// Watches the children of a node. It ends when it fires.
     Children,
-    /// Of a node and its children, until it is removed.
+    /// Watches a node and its children until it is removed.
     Persistent,
-    /// Of a node and all below, until it is removed.
+    /// Watches a node and all nodes below it until it is removed.
     Recursive,
 }
 
@@ -170,8 +170,7 @@ impl WatchTable {
 
         self.paths += usize::from(!self.is_watched(path.as_str()));
         self.count_added(connection, class, path, bytes);
-        // Changes that the one before was to hear of may be untold yet: its client has it until the later one is answered. What only the
-        // mode before hears of is missed.
+        // The replaced watch may still have undelivered changes, so keep its start. Changes that only its old mode reports are lost.
         let first = replaced.map_or(since, |before| before.first);
         let span = WatchSpan { first, last: since };
         self.watchers(class).entry(path.shared()).or_default().insert(connection, span);

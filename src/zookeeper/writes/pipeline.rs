@@ -56,7 +56,7 @@ fn plan_together<S: ZookeeperStore>(context: &WriteContext<'_, S>, requests: &[W
         let mut plans = Vec::new();
         for request in requests.iter().take(TOGETHER_MAX) {
             let mut plan = WritePlan::make(&planner, std::slice::from_ref(request), &get);
-            // One that fails in this state may have been made possible by those before it.
+            // An operation that fails in this state may succeed after the ones before it.
             if plan.failure.is_some() || !held.admit(&mut plan.txn) {
                 break;
             }

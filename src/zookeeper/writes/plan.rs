@@ -82,7 +82,7 @@ impl WritePlan {
         }
         for result in &mut results {
             if let WriteResult::Created { write, .. } = result {
-                // A node that went again within the multi has no write of its own only if it is the second of its name.
+                // If a multi deletes and recreates a node, the second creation has no write of its own.
                 *write = places[*write].unwrap_or(usize::MAX);
             }
         }
@@ -90,8 +90,8 @@ impl WritePlan {
     }
 }
 
-/// A write that is refused in every state: its parent has a key that is no node's. So the writes before it are judged, and nothing is done.
-/// The key begins as that of a write beside it, so that no right is missing for this one alone.
+/// A write that always fails, because its parent key cannot belong to a node. It makes the store check the writes before it without
+/// applying them. The key begins like that of another write of the transaction, so the client needs no further right for it.
 fn refused_write(beside: &ZookeeperWrite) -> ZookeeperWrite {
     let (ZookeeperWrite::CreateChild { key, .. } | ZookeeperWrite::Put { key, .. } | ZookeeperWrite::Delete { key }) =
         beside;

@@ -1,9 +1,9 @@
 //! Scripts that are one compare and one write: they need no interpreter, and no read before.
 //!
-//! Nearly every lock client releases and extends by scripts of its own words. So a script is not recognized by its text. It
-//! is parsed, as far as the small part of Lua goes that these scripts are written in, and evaluated in the three cases that there are: the
-//! key has the value of an argument, it has another value, or there is no key. If it deletes the key or sets its deadline in the first
-//! case, and does nothing in the others, it has a [`ScriptShape`]. Any other script has none, and runs in the interpreter.
+//! Nearly every lock client releases and extends a lock by a script, and each library has its own text. So a script is not recognized by
+//! its text. Scripts of a small subset of Lua are parsed, and evaluated in three cases: the key has the value of an argument, it has
+//! another value, or there is no key. If a script deletes the key or sets its deadline in the first case, and does nothing in the others,
+//! it has a [`ScriptShape`]. Any other script has none, and runs in the interpreter.
 
 mod evaluate;
 mod parse;

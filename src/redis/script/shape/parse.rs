@@ -1,6 +1,6 @@
 //! A parser of a small part of Lua: local variables, conditions, calls, comparisons, literals, and elements of KEYS and ARGV.
 //!
-//! `None` means that the script has something else in it. That is no error: the interpreter knows.
+//! `None` means that the script uses another part of Lua. That is not an error: the interpreter runs it.
 
 /// Maximum number of bytes of a script that is looked at. Those with a shape are shorter.
 const SOURCE_BYTES_MAX: usize = 2048;

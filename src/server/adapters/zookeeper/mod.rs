@@ -94,7 +94,7 @@ impl ZookeeperDoor {
         let service = store.client.service().clone();
         let listener = CertifiedPort { listener, acceptor, access: Arc::clone(service.access()) };
 
-        // None of these ends before the port does.
+        // These tasks run until the port ends.
         let following = store.copy.clone().follow();
         let renewing = store.leases.clone().renew(due, service.clone());
         let sweeping = sweep(zookeeper.clone(), service);

@@ -22,7 +22,7 @@ pub(super) fn session_id(number: u64) -> SessionId {
 
 /// The number of a session, if it is one of this protocol's.
 pub(super) fn session_number(session: SessionId) -> Option<u64> {
-    // What is left of the high half is zero if it is this one.
+    // The XOR clears the high half only for ZooKeeper sessions.
     u64::try_from(session.0 ^ ZOOKEEPER_SESSIONS).ok()
 }
 
