@@ -1,11 +1,12 @@
-//! A read into a buffer that grows by what its owner wants, not by what the client sends.
+//! A read into a buffer whose growth its owner limits, whatever the client sends.
 
 use std::io;
 
 use bytes::{BufMut as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Reads what has arrived, at most so many bytes, and returns their number; 0 at the end of the stream. Dropping the future loses nothing.
+/// Reads the bytes that have arrived, up to a maximum, and returns their number; 0 at the end of the stream. Dropping the future loses
+/// nothing.
 ///
 /// `read_buf` by itself fills all the room that the buffer has, and a full buffer doubles: it would grow to whatever the kernel has
 /// received for the connection, some megabytes, which no budget counts.

@@ -31,7 +31,7 @@ pub trait ConnectionSource: Send + 'static {
         &mut self,
     ) -> impl Future<Output = io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)>> + Send;
 
-    /// Who is told of connections that are refused since no slot is free.
+    /// The receiver of reports about connections that are refused because no slot is free.
     fn refusals(&self) -> Refusals {
         Refusals::default()
     }

@@ -334,7 +334,7 @@ impl Slot {
         }
 
         let mut registry = shared.registry();
-        // There is no arrival any more if the connection was closed for another one meanwhile.
+        // The arrival is absent if the connection was evicted for another one in the meantime.
         let Some(slot) = registry.arrivals.remove(&self.id) else { return Ok(()) };
 
         let extra = if self.origin.is_loopback() { OPERATORS } else { 0 };

@@ -70,7 +70,7 @@ impl CheckGrant {
     }
 }
 
-/// 0: none was granted yet.
+/// The last token, or 0 if none was granted yet.
 fn last_token(answer: &CheckAnswer) -> u64 {
     answer.last_token.map_or(0, |token| token.0)
 }

@@ -48,7 +48,7 @@ pub(super) struct CompleteNames {
 
 impl CompleteNames {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        // Silent: a message in the middle of a line that somebody types helps nobody.
+        // No failure is shown: a message in the middle of the line that somebody types would only disturb.
         if let Ok(Some(names)) = timeout(PATIENCE, names(&self.words)).await {
             let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
             let _ = print(&lines);
@@ -57,7 +57,7 @@ impl CompleteNames {
     }
 }
 
-/// Nothing where no name can stand, and without an answer.
+/// The names to suggest. Returns `None` where no name can stand, and without an answer.
 async fn names(words: &[String]) -> Option<Vec<String>> {
     let (begun, before) = words.split_last()?;
     if !expects_name(&Cli::command(), before, begun) {

@@ -52,7 +52,7 @@ pub(super) fn hex(data: &[u8]) -> String {
     data.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a mode is followed by: nothing for an ordinary lock.
+/// The words after the mode: nothing for an ordinary lock.
 pub(super) fn kind(kind: LockKind) -> &'static str {
     match kind {
         LockKind::Entry => " (entry)",

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// Nothing if SIGHUP was ignored at start, as by `nohup`: the program is to outlive its terminal.
+    /// `None` if SIGHUP was ignored at the start, as by `nohup`: the program must then outlive its terminal.
     hangup: Option<Signal>,
 }
 

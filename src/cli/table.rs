@@ -144,7 +144,7 @@ impl TextTable {
     }
 }
 
-/// At most so many characters, with an ellipsis in the place of those that are left out.
+/// Cuts a text to at most `width` characters. An ellipsis replaces the omitted ones.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

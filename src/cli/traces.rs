@@ -14,7 +14,7 @@ use lockkeeper_traces::{ENDPOINT_VARIABLE, ExportSettings, TraceSpan, Traces};
 const RATIO_VARIABLE: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 task_local! {
-    /// The span of the command, in its own task: renewals and what else runs beside it are no part of it.
+    /// The span of the command, in the task of the command. Renewals and other background tasks are not part of the span.
     static COMMAND: TraceSpan;
 }
 
@@ -30,7 +30,7 @@ pub(super) fn traceparent() -> Option<String> {
 
 /// Ends the span of the command before the command itself ends.
 pub(super) fn end() {
-    // An error says that there is none.
+    // An error means that there is no span.
     let _ = COMMAND.try_with(|span| span.end(None));
 }
 

@@ -76,7 +76,7 @@ fn hint(kind: ErrorKind, arguments: &[OsString]) -> Option<String> {
         return None;
     }
 
-    // Where options stand between, nobody knows where the command begins.
+    // With options before it, the place where the command begins is unknown.
     let is_plain = rest.iter().take(2).all(|word| !word.starts_with('-'));
     let line = match rest {
         _ if command == "dev" => "lockkeeper dev -- COMMAND".to_owned(),

@@ -230,7 +230,7 @@ impl Client {
         Ok(NodeStatus::from_wire(answer, table_hash))
     }
 
-    /// To the node that is asked now: the leader, or the next in turn while none is known.
+    /// The channel to the node that is asked now: the leader, or the next node while no leader is known.
     // For `lockkeeper bench`, which sends messages of its own making.
     #[doc(hidden)]
     pub fn preferred_channel(&self) -> Authorized {

@@ -42,7 +42,7 @@ impl Credentials {
         Self { trace_of, ..self }
     }
 
-    /// The trace that the calling task is in. What no header can carry counts as none.
+    /// The trace of the calling task. A trace that cannot be a header counts as no trace.
     pub(crate) fn traceparent(&self) -> Option<MetadataValue<Ascii>> {
         self.trace_of.as_ref()?()?.parse().ok()
     }

@@ -74,7 +74,7 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 struct LeaseState {
     deadline: Moment,
-    /// Somebody has seen that the deadline had passed. No later answer puts it off: whoever was told acts on the loss.
+    /// A caller has seen that the deadline had passed. A later answer no longer extends the lease, because that caller acts on the loss.
     is_lapsed: bool,
     ended: Option<Loss>,
     /// Grants that an operator revoked and that are not released yet, by token. A token without a guard is possible:
@@ -273,7 +273,7 @@ impl Lease {
         self.state.send_if_modified(|state| {
             state.look(now);
             seen = Some(at(state, now));
-            // Nobody has to wake: each waiter has a timer of its own.
+            // Do not wake waiters: each waiter has its own timer.
             false
         });
         seen.expect("the closure was called")

@@ -27,7 +27,7 @@ use lockkeeper_transport::Windows;
 /// Makes a channel to a node. A parameter, so that a simulation can replace the network.
 pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
 
-/// Before an endpoint that is to be reached by TLS.
+/// The prefix of an endpoint that is reached by TLS.
 const HTTPS: &str = "https://";
 
 /// Remembered leaders that are not among the configured endpoints. Far more than a cluster has nodes.
@@ -114,7 +114,7 @@ impl KnownNodes {
         self.configured.iter()
     }
 
-    /// The node to ask now: the leader, or the next in turn while none is known.
+    /// The node to ask now: the leader, or the next node while no leader is known.
     pub(crate) fn preferred(&self) -> Node {
         if let Some(leader) = &*self.leader.borrow() {
             return leader.clone();

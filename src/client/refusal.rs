@@ -53,7 +53,7 @@ pub enum Refusal {
     DeadlineExceeded,
     /// An operator removed the acquire from the queues in which it waited.
     WaitRemoved,
-    /// Only a semaphore that is held or awaited can be resized, and the lock is none now.
+    /// Only a semaphore that is held or awaited can be resized, and the lock is not one now.
     NotSemaphore,
     /// The change of the membership, or the transfer of the leadership, is not allowed now.
     MembershipRefused,

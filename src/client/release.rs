@@ -51,7 +51,7 @@ fn says_that_nothing_is_held(reason: &Refusal) -> bool {
 
 /// Releases a grant that was taken by force, which tells the cluster that the holder knows of its loss.
 pub(super) async fn acknowledge(core: &Core, token: u64) {
-    // Acknowledged, released by its guard meanwhile, or the session is over: in each case nothing is left to do.
+    // The release is acknowledged, the guard has released the grant, or the session is over: in each case nothing is left to do.
     let _ = release(core, Target::Token(token)).await;
 }
 

@@ -504,7 +504,7 @@ impl EarlierClusterConfig {
         };
 
         let offset_minutes = match offset {
-            // By which clock a time without an offset is meant, nobody knows.
+            // A time without an offset does not say which clock it is for.
             None if self.until.time.is_some() => return None,
             None | Some(toml::value::Offset::Z) => 0,
             Some(toml::value::Offset::Custom { minutes }) => i64::from(minutes),

@@ -306,7 +306,7 @@ fn now_ms() -> u64 {
     since_1970.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Refuses ports that other machines reach without TLS: they would accept everything from anybody.
+/// Refuses ports that other machines reach without TLS: those ports accept requests from everybody.
 fn exposure(config: &Config, problems: &mut Vec<Problem>) {
     if config.tls.is_some() || config.insecure {
         return;

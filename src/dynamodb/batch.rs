@@ -451,8 +451,8 @@ impl<S: DynamoStore> Database<S> {
         Ok(json(&TransactGetResponse { responses, consumed_capacity }))
     }
 
-    /// The answer to a transaction that is sent again, once the leases of its locks are renewed. There is none if one of them has changed
-    /// meanwhile. It is cancelled if a lock that it acquired is lost: executing the rest again would be worse.
+    /// The answer to a transaction that is sent again, once the leases of its locks are renewed. There is no answer if one of them has
+    /// changed in the meantime. It is cancelled if a lock that it acquired is lost: executing the rest again would be worse.
     async fn repeat(
         &self,
         caller: &DynamoCaller,

@@ -353,7 +353,7 @@ pub(crate) fn shown_at(record: &ItemRecord, modified: u64, expired: bool, rules:
             Recipe::FailOpen if lock.is_bare => {
                 item.insert("leaseDurationMs".to_owned(), AttributeValue::N(Number::from(1)));
             }
-            // The item has somebody's data, so it reads as it is.
+            // The item has data of an application, so a read shows it unchanged.
             Recipe::FailOpen | Recipe::Python | Recipe::DeliveryHero => {}
         }
     }

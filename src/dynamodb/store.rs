@@ -114,8 +114,8 @@ pub enum DynamoLease {
         /// What happens to the entry when the lease ends.
         at_end: AtEnd,
     },
-    /// The entry is what the endpoint remembers for a time: no lock and no item. The store deletes it after that time, and may have a limit
-    /// for such entries of their own.
+    /// The endpoint keeps this entry for a limited time. It is neither a lock nor an item. The store deletes it after that time, and may
+    /// have a limit for such entries of their own.
     Memory {
         /// The client whose request is remembered. May be shown to people.
         owner: String,

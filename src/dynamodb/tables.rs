@@ -202,8 +202,7 @@ impl TableProperties {
                 return Err(Error::constraint(value, "tags.member.value", &constraint));
             }
 
-            // The tag says what the table is used for, and so has a place of its own: it counts for no limit, and is not lost among the
-            // others.
+            // The tag says what the table is used for, so it is stored apart from the other tags: it counts for no limit.
             if key == USE_TAG {
                 self.used_for = Some(TableUse::from_tag(value)?);
             } else {

@@ -75,7 +75,7 @@ pub(crate) struct WaitRefused {
     pub(crate) is_passing: bool,
 }
 
-/// Nobody read the answer for too long.
+/// The client did not read the answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing of this answer was read in time")]
 pub(crate) struct GivenUp;

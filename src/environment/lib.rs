@@ -37,7 +37,7 @@ pub enum Blocking {
     /// On other threads, so that tasks continue.
     #[default]
     OnThreads,
-    /// On the caller's thread: a simulation has one thread, and its time stands still meanwhile.
+    /// Runs the work on the caller's thread. A simulation has one thread, and its clock does not advance during the work.
     Here,
 }
 

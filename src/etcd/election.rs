@@ -95,7 +95,7 @@ impl<S: EtcdStore> Election for Etcd<S> {
 fn named(leader: Option<LeaderKey>) -> Result<(Key, Revision, i64), Error> {
     let LeaderKey { key, rev, lease, .. } = leader.ok_or(Error::LeaderMissing)?;
 
-    // No key was created at 0, which would mean that there is none.
+    // Refuse 0: no key has this create revision, and in a comparison it would mean that the key is absent.
     let created = u64::try_from(rev).ok().filter(|created| *created > 0).ok_or(Error::NotLeader)?;
     Ok((key::from_wire(&key)?, Revision(created), lease))
 }

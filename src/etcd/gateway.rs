@@ -137,7 +137,7 @@ fn methods<S: EtcdStore>() -> impl IntoIterator<Item = (&'static str, MethodRout
     let streams = [
         ("watch", stream(watch::<S>, Begins::WithItsFirst)),
         ("lease/keepalive", stream(keep_alive::<S>, Begins::WithItsFirst)),
-        // The first one may be far off: nobody leads.
+        // The first message may take long, because the election may have no leader.
         ("election/observe", stream(observe::<S>, Begins::AtOnce)),
     ];
 
@@ -319,7 +319,7 @@ async fn whole<Q: DeserializeOwned + Default>(body: Body, bytes_max: usize) -> R
     }
 }
 
-/// The refusal by whoever passes the body on, such as a limit for all bodies.
+/// The refusal by the layer that passes the body on, for example its limit for all bodies.
 fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Status> {
     let mut cause = Some(error);
     while let Some(error) = cause {

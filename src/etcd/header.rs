@@ -69,7 +69,7 @@ pub(crate) fn key_value(key: &Key, entry: &Entry) -> KeyValue {
     }
 }
 
-/// The lease of an entry; 0: it has none of etcd's.
+/// The id of an entry's lease; 0 if the entry has no lease of etcd's.
 fn lease_of(lease: Lease) -> i64 {
     key::lease(lease.session).unwrap_or_default()
 }

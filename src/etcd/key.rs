@@ -93,7 +93,7 @@ pub(crate) fn queue(key: &Key, lease: i64) -> Option<LockName> {
     is_lease.then(|| lock(&key.as_bytes()[..PREFIX.len() + slash])).flatten()
 }
 
-/// The lock that a key is by itself: `etcd/KEY`.
+/// The lock that a single key stands for: `etcd/KEY`.
 pub(crate) fn single(key: &Key) -> Option<LockName> {
     lock(key.as_bytes())
 }

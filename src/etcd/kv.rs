@@ -69,8 +69,8 @@ impl<S: EtcdStore> Kv for Etcd<S> {
         let caller = self.caller(&request)?;
         let revision = u64::try_from(request.into_inner().revision).map_err(|_| Error::Compacted)?;
 
-        // etcd refuses what is compacted already, and the compacted revision itself, whose state can still be read: then that of the
-        // revision before it cannot.
+        // etcd refuses to compact a revision that is compacted already. That includes the compacted revision itself: its state can still be
+        // read, and the state of the revision before it cannot.
         for known in [revision, revision.saturating_sub(1)] {
             self.store.get(&caller, Vec::new(), Some(Revision(known))).await?;
         }
@@ -107,7 +107,7 @@ impl<S: EtcdStore> Etcd<S> {
 
         let mut whole = DeleteRangeResponse::default();
         loop {
-            // Half of what one may: others may add some meanwhile.
+            // Half of the limit, because others may add keys in the meantime.
             let page =
                 self.store.list(caller, KeyRange { from: from.clone(), to: to.clone() }, TXN_WRITES_MAX / 2, None);
             let page = page.await?;

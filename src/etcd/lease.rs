@@ -211,7 +211,7 @@ impl<S: EtcdStore> LeaseOfCall<S> {
 impl<S: EtcdStore> Drop for LeaseOfCall<S> {
     fn drop(&mut self) {
         let Some((etcd, caller)) = self.lent.take() else { return };
-        // At the end of the process there is no runtime any more. The lease then ends by itself, within a minute.
+        // At the end of the process there is no runtime. The lease then expires within a minute.
         let Ok(runtime) = Handle::try_current() else { return };
 
         let session = key::session(self.id);
@@ -233,7 +233,7 @@ struct Keeper<S: EtcdStore> {
     unanswered: BTreeMap<SessionId, Unanswered>,
     /// Their sum.
     waiting: usize,
-    /// When it looks for those that are to be sent again.
+    /// The interval at which it looks for renewals to send again.
     look: Interval,
     /// The stream to the leader.
     open: Option<OpenRenewals>,
@@ -296,7 +296,7 @@ impl<S: EtcdStore> Keeper<S> {
                         let unanswered = unanswered.or_insert(Unanswered { times: 0, sent: Instant::now() });
                         *unanswered = Unanswered { times: unanswered.times + 1, sent: Instant::now() };
                         self.waiting += 1;
-                        // There is room for all that wait. If the stream has ended, the next one is told.
+                        // The queue has room for all waiting sessions. If the stream has ended, they are sent on the next one.
                         let _ = open.renewals.try_send(session);
                     }
                     None => self.asked = None,

@@ -50,7 +50,7 @@ impl<S: EtcdStore> Lock for Etcd<S> {
             return Err(Error::NotLocked { key: String::from_utf8_lossy(key::shown(&key)).into_owned() }.into());
         };
 
-        // It was there: whoever deleted it meanwhile, an attempt of this call or another one, it is not locked any more.
+        // The key existed. An attempt of this call or another client has deleted it, so the lock is released in either case.
         let revision = self.leave(&caller, &key, entry.created).await?;
         Ok(Response::new(UnlockResponse { header: self.header(revision) }))
     }

@@ -59,7 +59,7 @@ impl<S: EtcdStore> Etcd<S> {
         let value = Value::new(value).map_err(|_| Error::TooLarge)?;
 
         loop {
-            // A task of its own: it ends though its caller is gone, and so whatever it puts is deleted then.
+            // This runs in its own task, so it completes even if the caller disconnects. The key that it puts is then deleted.
             let joining = self.clone().join(caller.clone(), range.clone(), key.clone(), lease, value.clone());
             let joined = tokio::spawn(joining).await.map_err(|error| Error::Other(error.to_string()))??;
             let Joined { place, is_new, first } = joined;
@@ -158,7 +158,7 @@ impl<S: EtcdStore> Etcd<S> {
             };
 
             match ended {
-                // What was missed shows in what is there.
+                // Missed events do not matter: the entries are read again.
                 Ok(()) | Err(EtcdStoreError::Compacted { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -167,8 +167,9 @@ impl<S: EtcdStore> Etcd<S> {
 
     /// Where a key stands, as of a revision.
     ///
-    /// This node's copy says it, once it has the key, and no leader is asked. It shows what was so after this request came, and a key that
-    /// was first stays so: none that is created later is ahead of it. So the answer is as good as that of a write, however late it comes.
+    /// Reads this node's copy of the table, once it has the key, without asking the leader. The copy is newer than this request, and a key
+    /// that was first stays first, because a key that is created later is behind it. So the answer is as good as that of a write, however
+    /// late it comes.
     async fn standing(
         &self,
         caller: &S::Caller,

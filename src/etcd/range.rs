@@ -164,7 +164,7 @@ impl AnswerRoom {
         Self { entries_left: usize::MAX, bytes_left: ANSWER_BYTES_MAX }
     }
 
-    /// For the entries that decide a transaction. Where the store makes the compares itself, it looks at no more of them either.
+    /// The limit for entries that decide a transaction. It is the same as the store's own limit for compares.
     pub(crate) fn for_compared() -> Self {
         Self { entries_left: TXN_READS_MAX, bytes_left: ANSWER_BYTES_MAX }
     }
@@ -231,7 +231,7 @@ impl<'a> RangeView<'a> {
     /// Takes more entries, in the order of their keys. Fails if the answer would be too large.
     pub(crate) fn add(&mut self, entries: impl IntoIterator<Item = FoundEntry>) -> Result<(), Error> {
         for found in entries {
-            // The count is that of the range, whatever filters and the limit leave out.
+            // The count covers the whole range, including entries that filters and the limit leave out.
             self.count += 1;
             if self.request.count_only || !self.shows(&found.1) {
                 continue;

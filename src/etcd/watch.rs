@@ -261,7 +261,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
         let before = u64::try_from(watching.request.start_revision.saturating_sub(1)).unwrap_or_default();
 
         let revision = match &first {
-            // From now on: a client that hears of nothing else goes on from here.
+            // The watch begins now. A client that gets no events continues from this revision.
             Ok(first) if watching.request.start_revision <= 0 => first.complete,
             // Clients take it for the last revision that they have seen: npm's `etcd3`, whose stream breaks before the first events, goes
             // on after it, and would miss them.

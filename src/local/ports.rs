@@ -125,7 +125,7 @@ impl Reservations {
         reserved.is_some()
     }
 
-    /// Reserves a block, unless somebody has it.
+    /// Reserves a block. Returns whether this process has it now: another process may have reserved it.
     fn reserve(&mut self, block: u16) -> bool {
         let listener = listen(first_port(block));
         listener.map(|listener| self.blocks.insert(block, listener)).is_ok()
@@ -135,7 +135,7 @@ impl Reservations {
     fn claim(&mut self, address: &str) -> bool {
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0_u16);
         let block = port.checked_sub(RANGE.start).map(|offset| offset / BLOCK_PORTS);
-        // Nobody reserves other ports.
+        // Ports outside the blocks are never reserved, so there is nothing to claim.
         let Some(block) = block.filter(|block| *block < BLOCKS) else { return true };
 
         if self.fresh.contains(&port) {

@@ -15,7 +15,7 @@ const TOO_MANY_RESULTS: &str = "too many results to unpack";
 /// More values than the stack of the library takes (its `LUAI_MAXCSTACK`).
 const UNPACKED_MAX: i64 = 8000;
 
-/// What a script sees of sealed tables: to it, they are the tables that they stand for.
+/// Hides from scripts that tables are sealed: a script sees the table that a sealed one stands for.
 pub(crate) struct SealedTables {
     /// The real table of each sealed one.
     pub(crate) real: Table,

@@ -62,7 +62,7 @@ pub(crate) fn run(
     let host = RefCell::new(host);
     let uncaught = RefCell::new(None);
 
-    // Whatever the script did to be ended, the interpreter is dropped here, with its memory: nothing of it has to be cleaned up.
+    // The interpreter is dropped here with its memory, also after a script that was stopped. Nothing else has to be cleaned up.
     let result = new_interpreter(limits.memory_bytes_max).and_then(|lua| {
         let reply = lua.scope(|scope| Ok(run_in(&lua, scope, call, &budget, &host, &uncaught)));
         lua.remove_global_hook();
@@ -154,7 +154,7 @@ fn run_in<'scope, 'env>(
     let surroundings = surround(lua, scope, call, budget, host).map_err(failed)?;
     let script = compile(lua, call.source, Some(surroundings.environment), memory_bytes_max)?;
 
-    // Only the script is charged: what surrounds it is the same for all.
+    // Only the script is charged, because the work around it is the same for all scripts.
     let sha1 = call.sha1.to_owned();
     let handler = scoped_function(scope, move |lua, mut arguments| {
         let value = arguments.pop_front().unwrap_or_default();
@@ -165,8 +165,8 @@ fn run_in<'scope, 'env>(
     charge_from_now(lua, budget).map_err(failed)?;
     let results = surroundings.xpcall.call::<MultiValue>((script, handler));
     lua.remove_global_hook();
-    // A script may have caught the error that was to end it, and returned as if nothing were. The budget remembers, and it is the budget
-    // that counts.
+    // A script may have caught the error that should end it, and returned normally. The budget still knows that the run is over, so it
+    // decides.
     if budget.ended().is_some() {
         // Our caller knows the reason, and tells it.
         return Err(ScriptFailure::Aborted);
@@ -322,7 +322,7 @@ fn place(lua: &Lua) -> Option<(String, Option<usize>)> {
     let mut level = 1;
     let is_prelude = |level| frame(level).is_some_and(|(_, source, _)| source == PRELUDE);
 
-    // A function of the prelude is one of the library in the eyes of a script, together with what it calls itself.
+    // To a script, a function of the prelude, with the functions that it calls, is a function of the library.
     if is_native && is_prelude(2) {
         level = 2;
     }

@@ -17,7 +17,7 @@
 //! them as before. The lock-delays of its grants count from the session's end. A lock in the backlog is open, and its queue moves on
 //! later.
 //!
-//! Events that are forgotten are no piece: they go with what is left of the first part's budget.
+//! Dropping old events is not a piece of the backlog: it uses the rest of the first part's budget.
 //!
 //! The backlog is bounded by the table: a session is in it at most once; a lock is in it at most once, and only while it is awaited.
 
@@ -33,8 +33,8 @@ const COMMAND_WORK: usize = 4 * WANTS_MAX;
 const PIECES_PER_BATCH: usize = 4;
 
 impl Machine {
-    /// Units of work that the last batch was, as they were done: also those of transactions that were refused, and those for which no
-    /// budget is charged. For measurements; replicas need not agree about it.
+    /// Units of work that the last batch did, including those of refused transactions and those without a charge. It is for measurements;
+    /// replicas need not agree about it.
     pub fn work_done(&self) -> usize {
         self.batch.work_done()
     }

@@ -35,8 +35,8 @@ impl Machine {
 
     /// What the sessions of this owner have together: for the limits of identities, which the leader asks before it proposes.
     ///
-    /// Nothing in the table is decided by it: two commands that are under way at the same time may together exceed a limit by what one of
-    /// them asks for.
+    /// The table does not use it for decisions: two commands that are under way at the same time may together exceed a limit by the amount
+    /// that one of them asks for.
     pub fn usage(&self, owner: &Identity) -> Usage {
         self.sessions.ledger().usage(owner)
     }

@@ -200,7 +200,7 @@ impl Machine {
     ) {
         let held = self.grants.remove(token);
         let session = held.session;
-        // The usual case: nobody waits, and nothing but the grant keeps its locks in the table.
+        // The usual case: there are no waiters, and only the grant keeps its locks in the table.
         let leaves_nothing = held.names.iter().all(|name| self.locks.get(name).is_some_and(|lock| lock.is_only(token)));
         // Data is charged to the only holder: that was this grant, or will be the one that is left.
         let is_charged = !leaves_nothing && held.names.iter().any(|name| self.locks.has_data(name));

@@ -160,8 +160,8 @@ impl Machine {
         commands.into_iter().map(|command| self.run(command, events)).collect()
     }
 
-    /// The first part of [`Machine::apply_batch`]: what is due. The commands follow one by one, by [`Machine::step`]: so the events of each
-    /// can be told from those of the others.
+    /// The first part of [`Machine::apply_batch`]: the work that is due. The commands follow one by one, by [`Machine::step`], so that the
+    /// events of each command are known.
     pub fn begin_batch(&mut self, time: Time, limits: Limits, events: &mut Vec<Event>) {
         self.begin(time, limits, events);
     }

@@ -8,7 +8,8 @@ use crate::{table::ActiveLock, *};
 impl Machine {
     /// Ends a wait for good: its client is told that it was removed, and not that it may come again.
     ///
-    /// Only if it waits for this lock: a mistyped ticket removes no waiter. A wait whose session is over ends by itself.
+    /// Removes a waiter, but only from the queue of this lock: a mistyped ticket must not remove a waiter of another lock. A wait whose
+    /// session is over ends without an operator.
     pub(super) fn remove_waiter(&mut self, name: &LockName, ticket: Ticket, events: &mut Vec<Event>) -> Reply {
         let removed = self.removable(name, ticket);
         if removed.is_some() {

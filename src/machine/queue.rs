@@ -202,7 +202,7 @@ impl Machine {
         self.report_wait_end(ticket, waiting, end, events);
     }
 
-    /// Nobody waits any more for a lock that a restored cluster keeps closed, and it has nothing else to remember.
+    /// Removes a lock that a restored cluster keeps closed, if it has no waiter and no other state.
     fn forget_closed(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let until = self.closed_until();
         let is_left = |lock: &ActiveLock| {

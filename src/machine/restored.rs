@@ -68,7 +68,7 @@ pub fn first_at(at: WallTime) -> u64 {
     at.0.saturating_sub(COUNTED_FROM_MS).saturating_mul(PER_MS).min(FIRST_TOKEN_MAX)
 }
 
-/// Where tickets go on that stood at `last` in the copy: no operator is asked for them.
+/// The first ticket of the restored cluster, whose copy ended at the ticket `last`. Operators are not asked for it.
 fn first_ticket_at(at: WallTime, last: u64) -> u64 {
     let by_time = first_at(at);
     if by_time > last { by_time } else { last.saturating_add(MARGIN) }
@@ -203,7 +203,7 @@ impl Machine {
                     session: another(id),
                     label,
                     ttl,
-                    // A session that is over stays over: the end of its TTL may have been told.
+                    // A session that is over stays over: its client may know that the TTL has passed.
                     deadline: if self.is_over(id) {
                         deadline
                     } else {
@@ -215,7 +215,7 @@ impl Machine {
                     owner,
                     is_of_entries,
                     is_temporary,
-                    // Nobody has it any more.
+                    // The session is not attached to any connection.
                     attached: 0,
                 }
             }

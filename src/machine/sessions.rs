@@ -22,7 +22,7 @@ impl Machine {
         Ok(Reply::Opened(ttl))
     }
 
-    /// Opens a session, or renews the one that is alive under this id. The caller has judged that it may.
+    /// Opens a session, or renews the live session with this id. The caller has checked that this is allowed.
     pub(super) fn open_or_renew(&mut self, new: NewSession, is_of_entries: bool) {
         let id = new.session;
         if self.extend(id).is_some() {

@@ -47,7 +47,7 @@ impl Machine {
         self.clock.arrive(until);
     }
 
-    /// Before when no lock is granted, since the cluster was restored from a copy, if that lies in the future.
+    /// The time until which no lock is granted because the cluster was restored from a copy, if it is in the future.
     pub fn closed_until(&self) -> Option<Stamp> {
         self.clock.closed_until()
     }

@@ -128,7 +128,7 @@ impl Machine {
         })
     }
 
-    /// Whether a session is over, and some of what it held is not cleared away yet.
+    /// Whether a session is over while some of its locks, waits or entries are not yet cleared away.
     pub fn is_clearing_away(&self, session: SessionId) -> bool {
         self.sessions.get(session).is_some_and(|session| session.ending.is_some())
     }
@@ -138,7 +138,7 @@ impl Machine {
         self.waits.iter().map(|(ticket, _)| ticket)
     }
 
-    /// Those of them whose requests have no id: nobody can repeat them.
+    /// The waits whose requests have no id, so that clients cannot repeat them.
     pub fn waits_without_request(&self) -> impl Iterator<Item = Ticket> + '_ {
         self.waits.iter().filter(|(_, waiting)| waiting.request.is_none()).map(|(ticket, _)| ticket)
     }
@@ -159,7 +159,7 @@ impl Machine {
         }
     }
 
-    /// What a client is told of a lock that it cannot have.
+    /// The description of a lock for a client whose acquire is refused.
     pub(super) fn busy(&self, name: &LockName) -> Busy {
         let free = ActiveLock::default();
         let lock = self.locks.get(name).unwrap_or(&free);

@@ -225,7 +225,7 @@ impl Metrics {
         self.shared.stages[stage as usize].observe(time.as_secs_f64());
     }
 
-    /// What the stages' histograms have counted by now. It takes some microseconds, for somebody who asks some times a minute.
+    /// The present counts of the stages' histograms. It takes some microseconds, so call it a few times a minute at most.
     pub fn stage_counts(&self) -> StageCounts {
         let mut text = String::new();
         text::encode_registry(&mut text, &self.shared.stage_registry).expect("writing to memory does not fail");

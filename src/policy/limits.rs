@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// What one identity may have at a time. `None` means that it has no limit of its own, and only those of the cluster hold.
+/// The limits of one identity. `None` means that the identity has no own limit, and only the limits of the cluster apply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct IdentityLimits {

@@ -179,7 +179,7 @@ impl Disks {
         let disks = self.clone();
         let mut told = 0;
         std::iter::from_fn(move || {
-            // With each answer to an append: no lock while there is nothing new.
+            // This runs with each answer to an append, so it takes no lock while there is nothing new.
             let readings = disks.0.readings.load(Ordering::Acquire);
             if readings == told {
                 return None;
@@ -194,7 +194,7 @@ impl Disks {
         self.0.readings.fetch_add(1, Ordering::Release);
     }
 
-    /// The time until this node's disk is to be read again, and the leader is to decide by what it knows of its own and its peers'.
+    /// The time until this node reads its free space again, and the leader decides by its own free space and that of its peers.
     pub(super) fn until_next_reading(&self) -> Duration {
         let peers = lock(&self.0.peers).clone();
         let of_peers = peers.into_values().filter(|(_, at)| at.elapsed() <= REPORT_AGE_MAX).map(|(report, _)| report);

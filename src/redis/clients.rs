@@ -48,7 +48,7 @@ pub(crate) struct ListedClient {
     told: Mutex<ClientFacts>,
 }
 
-/// What a client has told of itself.
+/// The facts that a client has sent about itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientFacts {
     /// CLIENT SETNAME.

@@ -25,7 +25,7 @@ use crate::{
 
 /// Number of bytes that are read at a time.
 const READ_BYTES: usize = 16 << 10;
-/// A buffer of so many bytes is given back once it is empty.
+/// A buffer with at least this capacity is freed once it is empty.
 const LARGE_INPUT_BYTES: usize = 4 * READ_BYTES;
 /// Number of bytes that a client may send behind a command that waits for an item.
 const AHEAD_BYTES_MAX: usize = 1 << 20;
@@ -251,7 +251,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Runs some of the requests that are there.
     async fn run_requests(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
-        // A stranger stays an arrival: it takes no place of a client that has proven who it is.
+        // A client that has not authenticated stays an arrival, so it cannot take the slot of one that has.
         let was_known = self.session.is_known();
         let _call = if was_known { Some(self.begin_call(slot)?) } else { None };
         let kill = self.session.client().kill.clone();
@@ -267,7 +267,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
                     served = &mut serve => break served,
                     () = kill.cancelled() => return Err(ConnectionEnd::AtOnce),
                     () = stopping.cancelled(), if may_wait => return Err(ConnectionEnd::AtOnce),
-                    // All that it sends is read: behind bytes that are left in the socket, nobody sees that it has gone.
+                    // Read everything that it sends: unread bytes in the socket would hide that it has disconnected.
                     read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES), if may_wait => {
                         if !read.is_ok_and(|bytes| bytes > 0) {
                             return Err(ConnectionEnd::Gone);

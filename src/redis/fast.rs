@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct FastTxn {
     /// The conditions and the writes.
     txn: RedisTxn,
-    /// What the client is told afterwards.
+    /// The replies to the client, by the outcome.
     replies: FastReplies,
 }
 

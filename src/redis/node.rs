@@ -32,16 +32,16 @@ pub(crate) struct RedisNode<S> {
     /// When the port was made.
     pub(crate) signals: NodeSignals<S>,
     pub(crate) began: Instant,
-    /// What is known of the last time at which scripts were to be forgotten.
+    /// The last check whether another node was told to forget the scripts.
     flushed: Mutex<FlushLook>,
 }
 
-/// The last look whether scripts are to be forgotten.
+/// The last check whether scripts must be forgotten.
 #[derive(Debug, Default)]
 struct FlushLook {
-    /// When that was, whether the store answered or not.
+    /// The time of the check, even if the store did not answer.
     at: Option<Instant>,
-    /// The revision that the store has told.
+    /// The revision in the store's answer.
     revision: Option<u64>,
 }
 

@@ -21,14 +21,14 @@ pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Reads a double, such as a score: digits, an exponent, infinities. Not-a-number is none, nor is what a double cannot hold.
+/// Reads a double, such as a score: digits, an exponent, infinities. NaN is refused, and so is a number that a double cannot hold.
 pub(crate) fn parse_double(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let number: f64 = text.parse().ok()?;
     let names_infinity = text.contains(['i', 'I']);
     let is_too_large = number.is_infinite() && !names_infinity;
 
-    // What is too small for a double is read as zero, and is refused as what is too large.
+    // A number too small for a double is parsed as zero. It is refused, like one that is too large.
     let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
     let is_too_small = number == 0.0 && mantissa.contains(|digit: char| ('1'..='9').contains(&digit));
     (!number.is_nan() && !is_too_large && !is_too_small).then_some(number)

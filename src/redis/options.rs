@@ -39,7 +39,7 @@ pub struct RedisOptions {
     pub scripts_max: usize,
     /// Runs work on a thread that may be busy for long. At a low priority, so that long scripts take no processor from what is urgent.
     pub run_apart: RunApart,
-    /// Runs scripts on the thread of the connection instead of one of their own: a simulation has no other.
+    /// Runs scripts on the thread of the connection instead of their own thread: a simulation has only one thread.
     pub scripts_in_place: bool,
 }
 

@@ -2,8 +2,8 @@
 
 use std::{collections::VecDeque, mem};
 
-/// A piece of so many bytes is closed: what comes later goes into another one. So no buffer grows by copying what is in it to one of twice
-/// its size, and what was written is given back piece by piece.
+/// A piece of this size is closed, and later bytes go into a new piece. So no buffer grows by copying its content into one of twice the
+/// size, and written bytes are freed piece by piece.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// The bytes of replies, in their order.

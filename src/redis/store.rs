@@ -187,7 +187,7 @@ pub enum RedisWrite {
 pub enum Expiry {
     /// The entry lives until it is deleted.
     None,
-    /// The deadline stays as it was. A new entry has none.
+    /// The deadline stays. A new entry gets no deadline.
     Kept,
     /// The entry lives for this number of milliseconds from the cluster time at which the write is applied. 1 is the least. The store may
     /// let it live longer by the grain of its log's time, and never shorter.

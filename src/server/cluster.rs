@@ -198,7 +198,7 @@ impl TableHashing {
             return Ok(last);
         }
 
-        // The turn ends with the work, also if nobody waits for it any more.
+        // The turn ends with the work, even if the caller no longer waits for it.
         let applied = table();
         let work = move || {
             let hashed = (applied.index(), applied.machine.hash());

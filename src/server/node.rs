@@ -86,7 +86,7 @@ pub struct Parts<L, C, S> {
 
 /// The parts that a node may go without. Their default is a node that serves the native API alone, in plain text.
 ///
-/// A new part belongs here if it has a default: then nobody who makes a node has to name it.
+/// A new part belongs here if it has a default, so that callers need not name it.
 #[derive(Debug)]
 pub struct FurtherParts<L> {
     /// The limits of the table while it leads, in place of those of the configuration: for a simulation that reaches them.
@@ -250,7 +250,7 @@ struct RunningNode<C> {
     stopping: CancellationToken,
 }
 
-/// What a node is given, and what it reads before Raft starts.
+/// The parts that a node is made of, and the files that it reads before Raft starts.
 struct Foundation<C> {
     config: Config,
     /// Written into the log while this node leads.

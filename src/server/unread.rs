@@ -129,7 +129,7 @@ impl Limiter {
     }
 
     fn end_stalled_streams(&self) {
-        // Collect them first: dropping what a body holds may take long, and new answers need the lock meanwhile.
+        // Collect them first: dropping the content of a body may take long, and new answers need the lock.
         let slow: Vec<_> = {
             let mut slow = lock(&self.slow);
             slow.retain(|_, held| held.strong_count() > 0);

@@ -4,7 +4,7 @@
 //! program panics end the process, and the message would be an assertion deep inside sled; so the program's panic hook asks here [what a
 //! panic means](explain_panic) and what to do.
 //!
-//! sled also has threads of its own. A panic there is reported to no caller, and callers wait for ever.
+//! sled also has threads of its own. No caller learns of a panic there, and callers wait for ever.
 
 use std::{
     any::Any,
@@ -90,7 +90,7 @@ impl fmt::Display for NoRoom {
 /// What a panic means that was caused by a log's files, and what to do. `None` means that it is a bug of the program.
 pub fn explain_panic(panic: &PanicHookInfo<'_>) -> Option<String> {
     let is_of_sled = panic.location().is_some_and(|location| location.file().contains("sled-0."));
-    // A thread that ends may have no such variable any more.
+    // In a thread that ends, this variable may be destroyed already.
     let here = HERE.try_with(|here| here.try_borrow().ok()?.clone()).ok().flatten();
     let (directory, doing) = match here {
         Some(here) => here,

@@ -8,7 +8,7 @@ use lockkeeper_machine::{Counts, Limits, Machine, Token};
 
 /// Inspects the table after each applied entry and each restored snapshot. For simulations, which check it there.
 pub trait Inspect: Debug + Send + Sync + 'static {
-    /// Nothing is applied before it returns. `units` is the work of the entry: none, if it has no commands.
+    /// The next entry is not applied before it returns. `units` is the work of the entry, 0 if it has no commands.
     fn look(&self, applied: &Applied, units: usize);
 
     /// Asked after each entry that was applied without a thread for it. In place, the runtime is as busy as the entry was work; otherwise a
@@ -35,7 +35,7 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// The ids that were members', and are none's any more.
+    /// The ids of former members.
     pub(crate) fn ids_removed(&self) -> BTreeSet<u64> {
         self.ids_used.iter().filter(|id| !self.membership.nodes.contains_key(id)).copied().collect()
     }

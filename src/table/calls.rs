@@ -76,12 +76,12 @@ impl WaitingCalls {
     /// Ends all calls without a result, for a node that stopped leading. Clients repeat them at the new leader, which would cancel the
     /// wait of a call that it does not see.
     pub fn break_off(&self) {
-        // Counted before they are gone: whoever finds no call where one was, and then looks at the number, finds it changed.
+        // Count before the calls are removed: a caller that finds its call missing, and then reads the number, finds it changed.
         self.times_broken_off.fetch_add(1, Ordering::AcqRel);
         self.waiting().clear();
     }
 
-    /// How often this node broke off all calls. Whoever finds it changed may have calls to look for that the node does not know any more.
+    /// The number of times this node broke off all calls. If it changed, the node may have lost calls of the reader.
     pub fn times_broken_off(&self) -> u64 {
         self.times_broken_off.load(Ordering::Acquire)
     }

@@ -68,7 +68,7 @@ impl ChangeHistory {
         (from, kept.entries.range(first..).cloned().collect())
     }
 
-    /// The changes of the next entries after this one, of so many at the most, or `None` if they are not kept any more.
+    /// The changes of the next entries after this one, of at most `most` entries, or `None` if they are no longer kept.
     pub(super) fn after(&self, index: u64, most: usize) -> Option<Vec<Arc<EntryChanges>>> {
         let kept = self.kept();
         let first = kept.entries.partition_point(|entry| entry.index <= index);

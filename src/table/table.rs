@@ -208,8 +208,8 @@ impl Table {
         self.changes.subscribe()
     }
 
-    /// The changes of the next entries after this one, up to [`Table::notified`], of so many at the most. Returns `None` if they are not
-    /// kept any more.
+    /// The changes of the next entries after this one, up to [`Table::notified`], of at most `most` entries. Returns `None` if they are no
+    /// longer kept.
     pub fn changes_after(&self, index: u64, most: usize) -> Option<Vec<Arc<EntryChanges>>> {
         self.history.after(index, most)
     }
@@ -224,7 +224,7 @@ impl Table {
         self.notified.load(Ordering::Acquire)
     }
 
-    /// Follows the entries as they are notified. For whoever shows a state of the whole table, one after the other.
+    /// Follows the entries as they are notified. For callers that show successive states of the whole table.
     pub fn progress(&self) -> watch::Receiver<TableProgress> {
         self.progress.subscribe()
     }
@@ -384,7 +384,8 @@ impl Table {
         before
     }
 
-    /// Whether a node was a member and is none any more, as far as this node has applied its log. Does not wait for an apply: peers ask.
+    /// Whether a node is a former member, as far as this node has applied its log. Does not wait for an apply, because calls of peers use
+    /// it.
     pub fn has_removed(&self, node_id: u64) -> bool {
         self.removed.read().unwrap_or_else(PoisonError::into_inner).contains(&node_id)
     }
@@ -397,7 +398,7 @@ impl Table {
     /// fails if a snapshot leads past the entry, or a later call takes the place of this one. Waits while an entry is applied, as
     /// [`Table::read`].
     pub fn machine_at(&self, index: u64) -> Option<oneshot::Receiver<Machine>> {
-        // Nothing is applied meanwhile.
+        // No entry is applied during this read.
         self.read(|applied| {
             if applied.index() > index {
                 return None;
@@ -422,7 +423,7 @@ impl Table {
         self.applied.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of the table after an entry, which was so many units of work, or after a snapshot.
+    /// Publishes the table after an entry or a snapshot. `units` is the work of the entry.
     fn publish(&self, applied: &Applied, units: usize) {
         let term = applied.last_entry.map_or(0, |entry| entry.term);
         self.term.send_if_modified(|known| std::mem::replace(known, term) != term);
@@ -516,7 +517,7 @@ impl Table {
         if let Some(history) = written.history {
             self.tell_watches(history, written.before);
         }
-        // After the events: whoever reads this revision finds them.
+        // Store the revision after the events, so that a reader of this revision finds them.
         self.revision.store(written.revision.0, Ordering::Release);
     }
 
@@ -558,11 +559,11 @@ impl Table {
 pub struct TableProgress {
     /// The index of the last entry that was notified.
     pub index: u64,
-    /// How often a snapshot took the place of the entries up to there. Sessions that ended between are told to nobody.
+    /// The number of snapshots that replaced entries up to there. Sessions that ended by a snapshot are not reported.
     pub restored: u64,
 }
 
-/// What the watchers of entries are told after a log entry.
+/// The news for watchers of entries after a log entry.
 struct EntriesWritten {
     /// `None` if it did not change.
     history: Option<EntryHistory>,

@@ -142,7 +142,7 @@ impl EntryLines {
         self.push(AuditLine { token, ticket, count, reason, ..AuditLine::new(what) });
     }
 
-    /// Before the entry changes anything: the first line of a restored cluster's trail counts what has no lines.
+    /// Runs before the entry changes anything: the first line of a restored cluster's trail counts the state that has no lines.
     pub(super) fn start(&mut self, machine: &Machine) {
         if self.trail.is_restored {
             self.begin(machine);

@@ -9,8 +9,8 @@
 //! * A panic while an entry is applied ends the process, whose panic hook asks [`being_applied`]. The changes up to there were in memory
 //!   only: the next start applies the entries before it, and ends again.
 //!
-//! Nothing from that entry on was answered by anybody, if no member can apply it. So a new cluster that ends before it loses nothing that
-//! was acknowledged: `recover --through`.
+//! If no member can apply that entry, no member has answered a request from that entry on. So a new cluster that ends before it loses
+//! nothing that was acknowledged: `recover --through`.
 
 use std::cell::Cell;
 

@@ -221,7 +221,7 @@ impl IndexState {
         let all = self.ranges.count;
         let ranges = self.ranges.others.len();
         let ensure_share = |what, has, all: usize, most: usize| {
-            // Half of what the others leave, rounded up: the last place goes to somebody who has none.
+            // Half of the places that the others leave free, rounded up, so that the last place goes to an owner without any.
             let is_within = has < (most.saturating_sub(all - has)).div_ceil(2);
             if is_within { Ok(()) } else { Err(TooManyWatches { what, has, most }) }
         };

@@ -213,7 +213,7 @@ impl TraceSpan {
         self.span().set_attribute(KeyValue::new(key, value));
     }
 
-    /// Adds a child span for a part of this one that is over.
+    /// Adds a child span for a part of this span that has ended.
     pub fn part(&self, name: &'static str, from: Instant, to: Instant) {
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Internal).with_start_time(self.time_of(from));
         let mut part = self.shared.tracer.build_with_context(builder, &self.as_parent().context());

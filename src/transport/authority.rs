@@ -8,7 +8,7 @@
 //! * **The field**: a literal whose name is that of HPACK's static table, in the first frame of a header block: so Go sends it. Where the
 //!   client has it added to its dynamic table, h2 adds the shorter one to its own, and reads later references to it. The tables stay in
 //!   step: indices count from the newest entry, and since no entry of h2's is longer than the client's, it keeps all that the client keeps.
-//! * **What cannot be read passes as it is**: h2 says what is wrong with it.
+//! * **Bytes that cannot be parsed pass unchanged**: h2 reports the error.
 //!
 //! Source: RFC 7541 (HPACK), RFC 9113 (HTTP/2).
 
@@ -25,7 +25,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 /// Bytes of HTTP/2's connection preface.
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEADER_BYTES: usize = 9;
-/// Bytes of a frame's payload that h2 takes, as long as it is not told otherwise.
+/// The maximum payload of a frame that h2 accepts by default.
 const PAYLOAD_BYTES_MAX: usize = 16 << 10;
 /// The type of a frame that begins a header block, and two of its flags.
 const HEADERS: u8 = 1;

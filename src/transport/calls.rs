@@ -10,7 +10,7 @@
 //! request until it is answered, and then those of a message that is not complete.
 //!
 //! A request by HTTP/1 is not gRPC's (but etcd's JSON): it has a message with the first bytes of its body, since its service knows when it
-//! is complete, and has a limit of its own for the rest. What is refused here is refused in the words of its protocol.
+//! is complete, and has a limit of its own for the rest. A refusal here has the form of the request's protocol.
 
 use std::{
     convert::Infallible,

@@ -88,7 +88,7 @@ pub trait Listen: Send + 'static {
     /// The next connection, and the address that opened it. Dropping the future loses none.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 
-    /// Who is told of connections that are refused since no slot is free.
+    /// The receiver of reports about connections that are refused because no slot is free.
     #[cfg(feature = "serve")]
     fn refusals(&self) -> Refusals {
         Refusals::default()

@@ -41,7 +41,7 @@ const READ_AHEAD_BYTES: usize = 64 << 10;
 const WRITTEN_BYTES_KEPT: usize = 64 << 10;
 /// Maximum length of the first frame, in bytes.
 const CONNECT_BYTES_MAX: usize = 4 << 10;
-/// Time that a client has to close a connection whose end it was told: a reset before that could lose what it was told.
+/// Time for a client to close a connection after it got the last message: an earlier reset could lose that message.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes that are read meanwhile.
 const LINGER_BYTES_MAX: usize = 1 << 20;
@@ -134,7 +134,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         }
     }
 
-    /// Sends what is there, and lets the client close: it must not lose the reason to a reset.
+    /// Sends the remaining bytes, and waits for the client to close, so that a reset does not lose the reason.
     async fn finish(mut self) {
         let rest = self.out.split_off(self.written);
         if self.writer.write_all(&rest).await.is_err() || self.writer.shutdown().await.is_err() {

@@ -125,7 +125,7 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
                 Err(failure) => tracing::debug!(%failure, "cannot follow the changes that this node applies"),
             }
 
-            // Without a feed nobody is served here: connects wait for it, and give up in time.
+            // Without a feed this node serves no client: connects wait for it until they time out.
             sleep(FEED_PAUSE).await;
         }
     }

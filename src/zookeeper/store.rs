@@ -237,7 +237,7 @@ pub enum ZookeeperChangeKind {
     },
     /// Its value was replaced.
     Changed,
-    /// It is gone: deleted, or its session is over. Also for an entry that the same transaction had created.
+    /// The entry was deleted, or its session is over. Also for an entry that the same transaction had created.
     Deleted,
 }
 
@@ -267,7 +267,7 @@ pub struct AppliedStep {
     pub revision: u64,
     /// The changes, in the order of the log.
     pub changes: Vec<ZookeeperChange>,
-    /// Sessions that are over, with all of their entries gone by this step or by those before it.
+    /// Sessions that are over. This step or earlier ones have removed all their entries.
     pub over: Vec<u64>,
     /// Sessions that were attached. Connections that have them by a lower number have lost them.
     pub attached: Vec<NumberedSession>,
@@ -283,7 +283,7 @@ pub struct AppliedFeed {
     pub steps: mpsc::Receiver<AppliedStep>,
 }
 
-/// What a node is to the others.
+/// The role of a node in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRole {
     /// It leads.
@@ -336,8 +336,8 @@ impl fmt::Debug for ZookeeperIdentity {
 /// a transaction that is refused may return before. Dropping its future abandons it: what it does may still take effect. The store tries
 /// again by itself what has surely not happened, and nothing else.
 ///
-/// Order: a step of the feed is received after [`applied`](Self::applied) shows its revision, and soon after. So whoever has heard of a
-/// change reads a state that contains it.
+/// Order: a step of the feed is received soon after [`applied`](Self::applied) shows its revision. So a client that has received a change
+/// reads a state that contains it.
 pub trait ZookeeperStore: Clone + Send + Sync + 'static {
     /// Opens a session that lives for `ttl_ms` without a renewal. A client may prove who it is only after its session is open, so a
     /// stranger is refused here only if nobody may ever be let in from where it comes.

@@ -1,4 +1,4 @@
-//! The command that runs beside a cluster of its own.
+//! The command that `lockkeeper dev` runs beside its cluster.
 
 use std::{
     env,

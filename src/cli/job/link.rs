@@ -39,7 +39,7 @@ pub(super) enum Message {
     Terminate,
     /// To the wrapper: the command ended.
     Ended(ExitStatus),
-    /// To the wrapper: the time was over and all processes were killed.
+    /// To the wrapper: the time limit passed and all processes were killed.
     Expired,
     /// To the wrapper: the inner keeper has this pid.
     Keeper(Pid),

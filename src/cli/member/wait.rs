@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 enum ChangeProgress {
     /// Complete, with this message.
     Done(String),
-    /// Under way: what is waited for.
+    /// The change is under way. The text says what it waits for.
     Waits(String),
 }
 

@@ -38,7 +38,7 @@ pub(in super::super) fn addresses(text: &str) -> Result<OwnSessions, String> {
         })?,
     };
 
-    // What is meant is not certain, and what is closed does not come back.
+    // Bits beyond the prefix make the meaning uncertain, and a closed session cannot be opened again.
     if prefix(bits, length) != bits {
         return Err(format!(
             "{ip} has bits beyond the first {length}: write them as 0, or choose another prefix length"

@@ -5,7 +5,7 @@ use std::{future::pending, io, thread};
 use rustix::{io::Errno, process::Pid};
 use tokio::sync::oneshot;
 
-/// Waits until the process has exited; for ever if none is given. The process is looked up at once, since its pid may
+/// Waits until the process has exited; without a pid it waits for ever. The process is looked up at once, since its pid may
 /// be reused later.
 pub(super) fn gone(process: Option<Pid>) -> io::Result<impl Future<Output = io::Result<()>>> {
     let (tell, told) = oneshot::channel();
@@ -36,7 +36,7 @@ struct Process(std::os::fd::OwnedFd);
 
 #[cfg(target_os = "linux")]
 impl Process {
-    /// Nothing if there is no such process.
+    /// Finds the process with this id. Returns `None` if there is no such process.
     fn find(pid: Pid) -> io::Result<Option<Self>> {
         use rustix::process::{PidfdFlags, pidfd_open};
         match pidfd_open(pid, PidfdFlags::empty()) {

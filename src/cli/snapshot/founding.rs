@@ -44,7 +44,7 @@ pub(in super::super) struct Terms {
     /// The token of the first grant [default: one that belongs to this moment, 2^12 for each millisecond since 2020]
     #[arg(long, value_name = "TOKEN", value_parser = arguments::token)]
     first_token: Option<Token>,
-    /// How long no lock is granted, from the first leader on: until no holder of the old cluster trusts its grant any more. At least the
+    /// How long no lock is granted, from the first leader on, so that no holder of the old cluster still trusts its grant. At least the
     /// longest TTL in the copy [default: 24h, the longest TTL that a session can have]
     #[arg(long, value_name = "DURATION", value_parser = arguments::duration, conflicts_with = "now")]
     closed_for: Option<Duration>,

@@ -158,7 +158,7 @@ impl PartialBackup {
 
 impl Drop for PartialBackup {
     fn drop(&mut self) {
-        // After the rename there is no such file.
+        // After the rename the temporary file no longer exists, and this fails.
         let _ = fs::remove_file(&self.path);
     }
 }

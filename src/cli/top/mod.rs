@@ -77,9 +77,9 @@ impl Top {
             return self.print_once(interval).await;
         }
 
-        // Not the one that complains on stderr: that is the screen.
+        // The quiet client does not write warnings to stderr, which is the screen here.
         let (client, source) = self.cluster.quiet_client()?;
-        // Before the terminal is taken: from then on a signal must not end the process by itself.
+        // Listen before the terminal is taken: from then on a signal must not end the process without restoring the terminal.
         let mut signals = Signals::listen()?;
         let mut screen = Screen::take()?;
 

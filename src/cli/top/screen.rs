@@ -89,7 +89,7 @@ impl Drop for Taken {
 }
 
 fn give_back() {
-    // Whatever fails here, the rest is worth a try.
+    // An error here must not stop the rest of the restoration.
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
 }

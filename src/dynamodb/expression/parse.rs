@@ -76,7 +76,7 @@ struct Fork<'a> {
     inner: BTreeMap<&'a PathStep, Fork<'a>>,
 }
 
-/// Checks that no path is, or lies inside, another, and that no two see one place as a list and as a map.
+/// Checks that no path equals another or lies inside it, and that no two paths use the same place as a list and as a map.
 fn apart(paths: &[&Path]) -> ParseResult<()> {
     let mut root = Fork::default();
     for (index, path) in paths.iter().enumerate() {

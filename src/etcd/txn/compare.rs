@@ -60,7 +60,7 @@ impl CompareCondition {
     pub(super) fn into_store(self, compare: &Compare) -> Result<Option<lockkeeper_machine::Compare>, Error> {
         let (relation, operand) = match self {
             Self::Constant(true) => return Ok(None),
-            // It never holds: no version is below zero.
+            // This comparison never holds, because no version is below zero.
             Self::Constant(false) => (Relation::Less, Operand::Version(0)),
             Self::Operand(relation, operand) => (relation, operand),
         };

@@ -22,7 +22,7 @@ use crate::{
 pub(super) struct Claims<'a> {
     /// The single keys that the transaction compares.
     compared: BTreeSet<&'a [u8]>,
-    /// The ranges that it compares. A request has room for a hundred thousand: no put is looked for in all of them.
+    /// The ranges that it compares. A request can have 100,000 of them, so a put is not compared with each one.
     ranges: Ranges<'a>,
 }
 
@@ -192,7 +192,7 @@ impl<'a> Branch<'a> {
             return Ok(Put { key, value, lease: PutLease::None, claims: None });
         }
 
-        // Claims of one revision have no order: the first one stands for all.
+        // Claims of the same revision have no order, so the first one is used for all.
         let lease = Lease { session: key::session(request.lease), at_end: AtLeaseEnd::Delete };
         let claims = claims.lock(&key, request.lease).filter(|lock| self.claimed.insert(lock.clone()));
         Ok(Put { key, value, lease: PutLease::Given(lease), claims: claims.map(PutClaim::from) })

@@ -70,7 +70,7 @@ impl Snapshot {
     }
 }
 
-/// An operation that is to run, with what was decided about it.
+/// An operation that will run, with the decisions about it.
 pub(super) enum Decided<'a> {
     Range(&'a RangeRequest),
     Put {

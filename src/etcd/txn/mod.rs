@@ -40,7 +40,7 @@ use crate::{
     range::AnswerRoom,
 };
 
-/// Attempts to commit what was decided from keys that change meanwhile.
+/// Maximum number of attempts to commit a transaction that was decided from keys which other clients change.
 const ATTEMPTS_MAX: usize = 32;
 /// Keys that are read in one call, since their values may be large.
 const KEYS_AT_A_TIME: usize = 32;
@@ -87,7 +87,7 @@ impl<S: EtcdStore> Etcd<S> {
         self.answer(caller, branch, &committed, Vec::new()).await
     }
 
-    /// Reads, decides and commits. Returns `None` if what was read has changed meanwhile.
+    /// Reads, decides and commits. Returns `None` if one of the entries that were read has changed before the commit.
     async fn run_decided(
         &self,
         caller: &S::Caller,
@@ -102,7 +102,7 @@ impl<S: EtcdStore> Etcd<S> {
         let past = self.read_past(caller, &branch.past, &mut room).await?;
         if !branch.writes() {
             let results = self.read_all(caller, &branch.operations, snapshot.revision, &mut room).await?;
-            // What was read shows no time, and no answer of etcd's has one.
+            // The time is not needed: no answer of etcd contains it.
             let now = Stamp::default();
             let failed = None;
             let committed = Committed { succeeded, failed, revision: snapshot.revision, now, results };

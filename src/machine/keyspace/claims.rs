@@ -105,8 +105,8 @@ impl Machine {
         self.grant_claim(name, events);
     }
 
-    /// An entry that is put makes a claim, unless it has it already. It is granted the lock if nobody holds it and the lock is not about to
-    /// be handed on: then the leases of all that wait are over.
+    /// Makes the claim of an entry that is put, unless the entry has it already. It is granted the lock if the lock is free and is not
+    /// about to be granted to a waiter: the leases of all waiters are then over.
     pub(super) fn make_claim(
         &mut self,
         key: &Key,
@@ -142,8 +142,8 @@ impl Machine {
         Arc::make_mut(entry).claim = Some(Arc::new(claim));
     }
 
-    /// Grants a lock that nobody holds to the first claim whose lease is not over. Those before it leave; what the budget does not allow
-    /// goes to the backlog.
+    /// Grants a free lock to the first claim whose lease is not over. The claims before it leave the queue. Work beyond the budget goes to
+    /// the backlog.
     pub(crate) fn grant_claim(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let first = |machine: &Self| {
             let (place, key) = machine.claims.waiting_from(name, Token(0)).next()?;

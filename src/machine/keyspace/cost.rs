@@ -3,13 +3,13 @@
 //! Most commands cost what they are long. A transaction that compares, shows or deletes ranges costs what these ranges have: 20 bytes may
 //! visit thousands of entries. So the leader's batches, and the choice of a thread to apply on, go by units as well as by bytes.
 //!
-//! What a command costs is judged when it is proposed, and what is under way then may put more entries into its ranges: so the leader adds
-//! [`Command::growth`] of that for each of [`Command::ranges`].
+//! The leader computes the cost of a command when it proposes it. Commands under way at that time may put more entries into its ranges, so
+//! the leader adds their [`Command::growth`] for each of [`Command::ranges`].
 //!
 //! A transaction is not divided: it has a bound ([`TXN_READS_MAX`], [`TXN_WRITES_MAX`]) and charges the budget of its batch. What values a
 //! compare or a sort looks at counts by their bytes, [`BYTES_PER_UNIT`] a unit, and has the bound of [`TXN_READS_MAX`] units as well.
 //!
-//! Left out: what a command leaves to the backlog, which has budgets of its own.
+//! Left out: the work that a command leaves to the backlog, which has its own budgets.
 
 use crate::*;
 
@@ -49,7 +49,7 @@ impl Machine {
         if !txn.reads_ranges() {
             return Ok(());
         }
-        // Visits beyond what is left of the budget change nothing, unless they are to find values.
+        // Visits beyond the rest of the budget change nothing, except visits that look for values.
         let all = 2 * TXN_READS_MAX;
         let limit = if txn.compares_values() { all } else { all.min(self.batch.left()) };
         let RangeCost { visits, values, .. } = self.cost_of_ranges(txn, limit);

@@ -18,8 +18,8 @@ impl Machine {
         self.entries.range(range).filter_map(|(key, entry)| Some((key, self.in_force(entry)?)))
     }
 
-    /// What is stored under a key: also an entry whose lease is over, or whose deadline has passed, until its end is handled. So it is what
-    /// the events up to now lead to: a reader that is told of changes by events sees none of them before its event.
+    /// The stored entry of a key. It includes an entry whose lease is over, or whose deadline has passed, until its end is handled. So it
+    /// is the state that the events up to now lead to: a reader that follows the events sees no change before its event.
     pub fn stored_entry(&self, key: &Key) -> Option<&Arc<Entry>> {
         self.entries.get(key)
     }
@@ -41,7 +41,7 @@ impl Machine {
         self.entries.leased_within(session, range)
     }
 
-    /// The revision of the keyspace: not below that of any entry.
+    /// The revision of the keyspace. No entry has a higher revision.
     pub fn revision(&self) -> Revision {
         Revision(self.last_token().0)
     }

@@ -37,7 +37,7 @@ impl Machine {
         self.check_revision(revision)
     }
 
-    /// What the keyspace had under a key at a revision. Fails below the compacted revision, and above the present one.
+    /// The entry of a key at a revision. Fails below the compacted revision, and above the present one.
     pub fn entry_at(&self, key: &Key, revision: Revision) -> Result<Option<Arc<Entry>>, RevisionError> {
         self.check_revision(revision)?;
         if revision == self.revision() {
@@ -125,7 +125,7 @@ impl<'a> PastEntries<'a> {
     /// long counts these too.
     pub fn visits(&self, backwards: bool) -> impl Iterator<Item = Option<(&'a Key, Arc<Entry>)>> + use<'a> {
         let Self { machine, revision, .. } = *self;
-        // A lease that is over now is over in the present only.
+        // A lease that is over now counts as over only at the present revision.
         let is_present = revision == machine.revision();
         let events = (!is_present).then(|| machine.history.first_of_each(&self.range, revision, backwards));
         let mut events = events.into_iter().flatten().peekable();
@@ -154,7 +154,7 @@ impl<'a> PastEntries<'a> {
     }
 }
 
-/// What was under a key at a revision of the past: what its first event since then tells; without one, what is there now.
+/// The entry of a key at a past revision: the state before its first event since then, or the present entry if there is no event.
 fn as_it_was(now: Option<&Arc<Entry>>, first_event: Option<&Arc<EntryEvent>>) -> Option<Arc<Entry>> {
     match first_event.filter(|_| !Planted::PastReadsPresent.is_on()) {
         Some(event) => event.before.clone(),

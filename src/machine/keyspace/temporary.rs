@@ -20,7 +20,7 @@ use crate::{
 
 /// Temporary entries and their sessions have this part of the limit of the table's bytes, in addition to it.
 const PART: usize = 4;
-/// What a temporary entry takes at the most beside its key and value.
+/// The maximum number of bytes of a temporary entry without its key and value.
 const FIXED: usize = 400;
 
 impl Machine {

@@ -1,7 +1,7 @@
 //! Compares and operations of a transaction.
 //!
-//! A transaction is judged once, by [`Machine::judge`], before it changes anything: by the table that all of it together leaves, never by
-//! the table between two of its steps. What is judged cannot be refused any more: [`Machine::carry_out`] has no error.
+//! A transaction is checked once, by [`Machine::judge`], before it changes anything. The check is for the table after the whole
+//! transaction, never for the table between two of its steps. After the check it cannot be refused: [`Machine::carry_out`] has no error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,7 +89,7 @@ impl Machine {
 
     /// Plans the operations, and refuses them if the table that they leave is beyond a limit. Changes nothing.
     fn judge(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Obstacle> {
-        // The first plan only finds out what is written. Nearly always no lease of these entries is over, and it stands.
+        // The first plan only finds the keys that are written. It stays in nearly all cases, because no lease of these entries is over.
         let (mut draft, mut results) = self.plan_all(operations, BTreeMap::new())?;
 
         let touched: BTreeSet<_> = draft.writes.keys().chain(draft.parents.keys()).collect();
@@ -139,7 +139,7 @@ impl Machine {
             self.entries.set_children(&key, entry);
         }
 
-        // Before sessions are closed: what they held may be granted to others.
+        // Read it before sessions are closed, because their locks may be granted to others then.
         let revision = self.revision();
         for session in left {
             self.close_without_entries(session, events);

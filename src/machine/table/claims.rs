@@ -25,7 +25,7 @@ pub(crate) struct ClaimPlace {
 
 impl ClaimPlace {
     const FIRST: Self = Self { is_waiting: false, token: Token(0) };
-    /// Above all places: no token is as high.
+    /// A place after all others: no token is as high.
     const LAST: Self = Self { is_waiting: true, token: Token(u64::MAX) };
 
     fn waiting(token: Token) -> Self {
@@ -154,7 +154,7 @@ impl ClaimTable {
 fn first_under(prefix: &str) -> Bound<(LockName, ClaimPlace)> {
     match LockName::new(prefix) {
         Ok(prefix) => Bound::Included((prefix, ClaimPlace::FIRST)),
-        // The empty prefix, that of all names; and one that no name has.
+        // The empty prefix, which all names have, and a prefix that no name can have.
         Err(_) => Bound::Unbounded,
     }
 }

@@ -124,7 +124,7 @@ impl TableClock {
         self.is_behind = self.next_deadline().is_some_and(|deadline| deadline <= stamp);
     }
 
-    /// Until when no lock is granted, since the cluster was restored from a copy, if that lies in the future.
+    /// The time until which no lock is granted because the cluster was restored from a copy, if it is in the future.
     pub(crate) fn closed_until(&self) -> Option<Stamp> {
         self.closed_until.filter(|until| *until > self.now)
     }

@@ -30,7 +30,8 @@ impl fmt::Debug for EntryHistory {
 }
 
 impl EntryHistory {
-    /// The revision of the last event that is forgotten; 0: none is. All later ones are known, and the state at this revision.
+    /// The revision of the last event that was dropped, or 0 if there is none. All later events are known, and so is the state at this
+    /// revision.
     pub fn compacted(&self) -> Revision {
         self.compacted
     }
@@ -61,7 +62,7 @@ impl EntryHistory {
         self.events.binary_search_by(place).unwrap_or_else(|first| first)
     }
 
-    /// All events that are here, those among them that nobody sees any more.
+    /// All stored events, including those that are no longer shown.
     pub(crate) fn stored(&self) -> impl Iterator<Item = &Arc<EntryEvent>> {
         self.events.iter()
     }
@@ -155,7 +156,7 @@ impl EntryHistory {
         self.push(EntryEvent { revision, key, before, after: None });
     }
 
-    /// Completes the events of a snapshot: after an event there is what the next one of its key has before it, or what the table has.
+    /// Completes the events of a snapshot: the entry after an event is the entry before the next event of its key, or the one in the table.
     pub(crate) fn link(&mut self, entries: &EntryTable) {
         let mut later: BTreeMap<Key, Option<Arc<Entry>>> = BTreeMap::new();
         let mut linked = Vector::new();

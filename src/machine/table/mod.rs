@@ -1,4 +1,4 @@
-//! The table's parts, each behind a door: what it stores is private to its file, and its methods keep what the file promises.
+//! The table's parts. The fields of each part are private to its file, and its methods keep the invariants that the file names.
 //!
 //! The rules lie beside this folder, as methods of [`Machine`](super::Machine). They read the parts freely and change them only through
 //! these methods, so an index, a counter or a sum cannot be forgotten: who looks for everything that may change one finds it in one file.

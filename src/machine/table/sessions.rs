@@ -138,7 +138,7 @@ impl SessionTable {
         before.is_some()
     }
 
-    /// Takes a session out of the table that has nothing any more. Its client is told how it ended, if it has one.
+    /// Removes a session that has nothing left. Its client, if it has one, learns how it ended.
     pub(crate) fn remove(&mut self, id: SessionId, end: SessionEnd) {
         let session = self.by_id.remove(&id).expect(EXISTS);
         self.ledger.close(&session);

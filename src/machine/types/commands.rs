@@ -111,8 +111,7 @@ pub enum Command {
         /// Answered one by one, in this order.
         sessions: Vec<SessionId>,
     },
-    /// Renews a session, and attaches it to the connection that asks: whoever attached it before has it no more
-    /// ([`Txn::by_attached`]).
+    /// Renews a session, and attaches it to the connection that asks. An earlier connection is no longer attached ([`Txn::by_attached`]).
     Attach {
         /// The session's id.
         session: SessionId,

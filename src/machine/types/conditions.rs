@@ -49,7 +49,7 @@ pub struct Compare {
 pub struct Attached {
     /// The session.
     pub session: SessionId,
-    /// The number that the attachment was given ([`Attachment::number`]); 0: it was opened, and attached by nobody since.
+    /// The number that the attachment was given ([`Attachment::number`]); 0 if no connection has attached the session since it was opened.
     pub number: u64,
 }
 

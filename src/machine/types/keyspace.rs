@@ -41,7 +41,7 @@ pub struct Lease {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Lifetime(NonZeroU64);
 
-/// How an entry with a lease or a deadline takes part in a lock: it holds it, or waits for it.
+/// The claim of an entry with a lease or a deadline on a lock: the entry holds the lock, or waits for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// The lock.
@@ -226,7 +226,7 @@ impl Value {
 }
 
 impl Kinship {
-    /// What an entry stores of both: nothing, if it has neither.
+    /// The record that an entry stores. `None` if it has neither a parent nor children.
     pub fn stored(parent: Option<Key>, children: Option<Children>) -> Option<Arc<Self>> {
         (parent.is_some() || children.is_some()).then(|| Arc::new(Self { parent, children }))
     }
@@ -256,7 +256,7 @@ impl Entry {
         self.kin.as_ref()?.children
     }
 
-    /// Whether it may end without a write: it has a lease or a deadline of its own.
+    /// Whether the entry may end without a write, because it has a lease or its own deadline.
     pub fn ends(&self) -> bool {
         self.lease.is_some() || self.until.is_some()
     }

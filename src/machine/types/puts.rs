@@ -27,22 +27,22 @@ pub struct PutClaim {
 /// The lease of an entry after a put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PutLease {
-    /// None: it lives until it is deleted.
+    /// No lease. The entry lives until it is deleted.
     #[default]
     None,
-    /// This one.
+    /// This lease.
     Given(Lease),
-    /// As it was, and so its deadline and what it claims: if the lease is over it remains over.
+    /// The lease, the deadline and the claim stay as they are. A lease that is over remains over.
     Kept,
-    /// As it was, and as long again from now, if its session was opened by a transaction. Other sessions are renewed by their clients, and
-    /// a deadline stays as it was.
+    /// The lease stays, and its session is renewed if a transaction opened it. Other sessions are renewed by their clients, and a deadline
+    /// stays as it is.
     Renewed,
-    /// None, but a deadline of its own.
+    /// No lease, but a deadline.
     Until(EntryDeadline),
-    /// The same, and the entry goes on to claim what it claims, if it had a deadline of its own.
+    /// Like `Until`, and the entry keeps its claim if it had a deadline before.
     Extended(EntryDeadline),
-    /// None, but a deadline of its own: the entry is what an adapter remembers for this time. Such entries have limits of their own, and
-    /// claim no lock. Since version 5 of the cluster.
+    /// No lease, but a deadline: an adapter stores the entry for a limited time. Temporary entries have their own limits, and claim no
+    /// lock. Since version 5 of the cluster.
     Temporary(Lifetime),
 }
 

@@ -239,7 +239,7 @@ pub enum Reply {
     Closed,
     /// To an acquire that waits: its end follows as [`Event::WaitEnded`].
     Queued(Ticket),
-    /// To an acquire that is over: granted at once, or a retry of one that waited.
+    /// The reply to an acquire that has ended: it was granted at once, or it is a retry of one that waited.
     Acquired(WaitEnd),
     /// To an acquire that does not wait.
     Busy(Busy),

@@ -77,7 +77,7 @@ pub enum TxnFailureReason {
     /// There is no entry under the key of the parent.
     #[error("the parent of its key does not exist")]
     NoParent,
-    /// The parent has a lease or a deadline of its own: it may end at any time, and its children would be left.
+    /// The parent has a lease or its own deadline. It may end at any time, and would leave its children without a parent.
     #[error("the parent of its key has a lease or a deadline, so it can have no children")]
     ParentEnds,
     /// There is an entry under the key of the child.
@@ -156,7 +156,7 @@ pub enum InvalidTxn {
 /// The result of one operation of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TxnResult {
-    /// To [`TxnOperation::Get`]: the entry as this operation sees it, if there is one.
+    /// The reply to [`TxnOperation::Get`]: the entry as this operation sees it, if there is one.
     Got(Option<Arc<Entry>>),
     /// To [`TxnOperation::Select`].
     Selected(Selected),
@@ -166,7 +166,7 @@ pub enum TxnResult {
     Expires(bool),
     /// To [`TxnOperation::Delete`] and [`TxnOperation::DeleteRange`]: the number of entries.
     Deleted(u64),
-    /// To [`TxnOperation::Open`]: it lives this long, from now.
+    /// The reply to [`TxnOperation::Open`]: the session lives this long, from now on.
     Opened(Ttl),
     /// To [`TxnOperation::PutChild`]: the key of the child, with its number.
     PutChild(Key),

@@ -46,7 +46,7 @@ pub(crate) struct Applier {
     thread: Option<mpsc::Sender<ApplyJob>>,
 }
 
-/// The table, and what is told of it.
+/// The table, and the receivers of its changes.
 #[derive(Debug)]
 struct ApplyTarget {
     table: Arc<Table>,
@@ -168,7 +168,7 @@ fn apply_all(target: &ApplyTarget, group: ApplyGroup) -> io::Result<()> {
     }
 }
 
-/// As a thread would, in a simulation that has none: what is large takes time, in which other tasks run.
+/// Applies as the thread would, in a simulation without threads: a large group takes time, in which other tasks run.
 async fn apply_without_thread(target: &ApplyTarget, group: ApplyGroup, is_large: bool) -> io::Result<()> {
     let entries = match group {
         ApplyGroup::Encoded(entries) => entries.into_iter().map(ReadEntry::from).collect(),

@@ -4,7 +4,7 @@
 //! * `applier` applies groups of entries, in place or on a thread of its own, and answers their proposers;
 //! * [`table_comparison`] notices a table that differs from those of the other members.
 //!
-//! Absent on purpose: what a command does. That is the machine's matter, and who is told of it that of the table.
+//! Absent on purpose: the effect of a command, which the machine defines, and who is notified of it, which the table decides.
 
 pub(crate) mod applier;
 pub mod state_machine;

@@ -77,7 +77,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     where
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
     {
-        // Only what is there already: an entry never waits for company.
+        // Take only the entries that are ready: an entry never waits for further ones.
         let mut groups = entries.ready_chunks(ENTRIES_PER_TURN);
         while let Some(group) = groups.next().await {
             // Entries before one that cannot be read are applied all the same.

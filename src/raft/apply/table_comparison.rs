@@ -6,9 +6,9 @@
 //! * It has the hash of a majority of the voters: all is well.
 //! * A majority has another one: this node cannot prove its table, and the majority goes on without it. It ends, with the advice of
 //!   [`IdentityError::OtherTable`](crate::identity::IdentityError::OtherTable).
-//! * The leader has another one, and no majority has the same: of two tables nobody can say which one is right. A node that ended would
-//!   take the quorum away from a cluster of which another node is down, and it may be the wrong one that goes on. So it ends nothing: it
-//!   counts as not healthy until the tables are the same, or a majority shows.
+//! * The leader's table differs, and no majority has the same table: it is unknown which of the two is right. If this node stopped, a
+//!   cluster with another node down would lose its quorum, and the node with the wrong table might go on. So this node does not stop: it
+//!   counts as not healthy until the tables are equal, or until a majority has the same table.
 
 use std::{
     collections::BTreeMap,

@@ -143,7 +143,7 @@ impl FollowedLeader {
                 sleep(STEP).await;
                 let silence = liveness.counted_silence(self.leader);
                 if silence < before || silence >= limit {
-                    // Shorter than before: it was heard.
+                    // The silence is shorter than before, so the leader was heard.
                     return silence < before;
                 }
                 before = silence;
@@ -172,7 +172,7 @@ impl FollowedLeader {
         agreeing.insert(self.own, last);
         let Some(turn) = turn_to_stand(self.own, self.membership.membership(), &agreeing) else { return };
 
-        // Those with a longer log stand first. One of them may be elected meanwhile, or the leader may wake.
+        // Nodes with a longer log stand for election first. One of them may be elected in the meantime, or the leader may be heard again.
         sleep(TURN * turn).await;
         if self.lasts(replica) && liveness.counted_silence(self.leader) >= limit {
             tracing::info!(leader = self.leader, turn, "the leader is silent; this node stands for election");

@@ -280,8 +280,7 @@ impl NodeIdentity {
         .await
     }
 
-    /// Checks a start of this node that a peer remembers. Fails if it is none of this directory's: then the directory must not be used
-    /// any more.
+    /// Checks a start of this node that a peer remembers. Fails if the directory does not have this start: it must then no longer be used.
     pub fn check_start(&self, witness: u64, start: Start) -> Result<(), IdentityError> {
         if !self.has_started_as(start) {
             return Err(
@@ -371,7 +370,7 @@ impl NodeIdentity {
         Some(record.members.iter().filter_map(founder).collect())
     }
 
-    /// Records all founders: no other node will ever be taken for one of them. Does nothing at a later stage.
+    /// Records all founders, so that no other node can later pass for one of them. Does nothing at a later stage.
     pub async fn found(&self, founders: Vec<Founder>) -> Result<(), IdentityError> {
         self.update(move |record| {
             if record.stage == Stage::New {

@@ -169,7 +169,7 @@ pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
     let blobs = database.join("blobs");
     database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
     if mark.is_none() {
-        // Nothing is stored before the mark exists. So these files belong to an opening that was killed, and nobody relies on them.
+        // No data is stored before the mark exists. So these files are from an interrupted opening, and no other node relies on them.
         database::delete_unwritten(&database).map_err(failed("deleting unfinished files of sled"))?;
     }
     if database::is_occupied(&blobs) {

@@ -80,7 +80,7 @@ async fn compare<C: Connector, D: SnapshotSource>(
     hashes.insert(own, own_hash);
     let verdict = judge(membership, own_hash, index, &hashes);
     join_all(others().filter(|(id, _)| hashes.contains_key(id)).map(async |(id, node)| {
-        // A member that does not hear it is told in the next round.
+        // A member that does not get the verdict gets one in the next round.
         let _ = prober.tell_verdict(*id, node, &verdict, VERDICT_PATIENCE).await;
     }))
     .await;

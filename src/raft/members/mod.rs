@@ -314,7 +314,7 @@ impl Members {
         }
     }
 
-    /// Makes the change that `judge` allows, if it returns one, provided that the membership is still the one that was judged.
+    /// Makes the change that `judge` returns, if any, provided that the membership is still the one that `judge` has seen.
     async fn change_if(
         &self,
         judge: impl Fn(&MembershipView<'_>) -> Result<Option<MembershipChange>, MemberError>,

@@ -132,7 +132,7 @@ pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<Ca
     Ok(CandidateAdmission::Change(MembershipChange::AddNodes([(node_id, node)].into())))
 }
 
-/// A learner that stays one is to become a voter, once it has caught up. Returns `None` if that is so already.
+/// Marks a permanent learner for promotion to a voter, once it has caught up. Returns `None` if it is marked already, or votes.
 pub(super) fn promote(view: &MembershipView<'_>, node_id: u64) -> Result<Option<MembershipChange>, MemberError> {
     let node = view.node(node_id)?;
     if view.is_voter(node_id) || !node.stays_learner {

@@ -37,7 +37,7 @@ fn transcripts() {
 struct Cluster {
     membership: Membership,
     silent: BTreeSet<u64>,
-    /// The ids that were members', and are none's any more.
+    /// The ids of former members.
     removed: BTreeSet<u64>,
 }
 

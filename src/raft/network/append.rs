@@ -270,7 +270,7 @@ impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> A
     /// When the peer counts as gone, because an answer or the end of its stream is overdue.
     fn deadline(&self) -> Option<Instant> {
         match self.outstanding.front() {
-            // From the last answer, not from the request: a peer that works its way through a full pipeline is slow, not gone.
+            // Count from the last answer and not from the request: a peer that works through a full pipeline is slow, and not dead.
             Some((oldest, _)) => Some(self.heard_at + self.patience + allowance(oldest.bytes as u64)),
             None if self.input.is_none() && self.ready.is_empty() => Some(self.heard_at + self.patience),
             None => None,

@@ -55,7 +55,7 @@ struct ServiceState<M: RaftStateMachine<TypeConfig>, K> {
     sink: K,
     /// Empty while the node starts.
     raft: OnceLock<Raft<TypeConfig, M>>,
-    /// Whether a node was a member and is none any more, as far as this node has applied its log. Empty while the node starts.
+    /// Tells whether a node is a former member, as far as this node has applied its log. Empty while the node starts.
     was_removed: OnceLock<Box<dyn Fn(u64) -> bool + Send + Sync>>,
     /// Serializes the receiving of snapshots.
     receiving: Semaphore,
@@ -106,8 +106,7 @@ where
         Self { shared: Arc::new(shared) }
     }
 
-    /// Answers calls by `raft` from now on, but for those of nodes that were members and are none any more. Only the first call has an
-    /// effect.
+    /// Answers calls by `raft` from now on, except calls of former members. Only the first call of this function has an effect.
     pub fn attach(&self, raft: Raft<TypeConfig, M>, was_removed: impl Fn(u64) -> bool + Send + Sync + 'static) {
         // In this order: calls are admitted as soon as `raft` is there, and none may be before it is known who was removed.
         let _ = self.shared.was_removed.set(Box::new(was_removed));
@@ -522,7 +521,7 @@ impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
     }
 }
 
-/// The bugs that lose data on purpose are to be found by what they do to the table.
+/// Planted bugs that lose data must be found by their effect on the table, not by this check.
 fn is_loss_planted() -> bool {
     Planted::OlderCopyTakenIn.is_on() || Planted::LostDataTakenIn.is_on()
 }

@@ -326,7 +326,7 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
         };
 
         if proposal.reply.is_closed() {
-            // The caller is gone, and the command was not sent: it is dropped.
+            // The caller has gone away before the command was sent, so the command is dropped.
             continue;
         }
 

@@ -25,7 +25,7 @@ use crate::{
 const QUEUE: usize = 16 * 1024;
 /// Rounds that are under way.
 const IN_FLIGHT: usize = 2;
-/// Time for a round. Whoever waits has a time limit of its own; this one makes room for later rounds.
+/// Time limit of a round. Callers have their own time limits; this one makes room for later rounds.
 const ROUND_MAX: Duration = Duration::from_secs(5);
 
 /// Asks for rounds.

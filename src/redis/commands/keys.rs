@@ -169,7 +169,7 @@ fn life_in(view: &mut UnitView, arguments: &Arguments<'_>, shown: impl Fn(u64) -
     Ok(RedisReply::Integer(life))
 }
 
-/// Serves `RENAME key new`: the value and the deadline move along, and what the new name had is gone.
+/// Serves `RENAME key new`: the value and the deadline move along, and the former value of the new name is deleted.
 pub(super) fn rename(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     rename_key(view, arguments[1], arguments[2])?;
     Ok(RedisReply::ok())

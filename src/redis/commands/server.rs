@@ -21,7 +21,7 @@ pub(super) fn echo(_view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRe
     Ok(RedisReply::Bulk(arguments[1].to_vec()))
 }
 
-/// The time is that of the unit: it stands still in a transaction and in a script.
+/// The time is the unit's, so it does not change within a transaction or a script.
 pub(super) fn time(view: &mut UnitView, _arguments: &Arguments<'_>) -> CommandResult {
     let us = view.wall_us()?;
     let parts = [us / 1_000_000, us % 1_000_000].map(|part| RedisReply::text(part.to_string()));

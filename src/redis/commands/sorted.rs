@@ -281,9 +281,9 @@ struct RangeOptions {
     form: RangeForm,
     /// WITHSCORES: each member with its score.
     with_scores: bool,
-    /// LIMIT: so many are passed over. Below zero, all of them.
+    /// The offset of LIMIT: the number of elements to skip. A negative number skips all.
     offset: i64,
-    /// LIMIT: so many are shown. Below zero, all of them.
+    /// The count of LIMIT: the number of elements to show. A negative number shows all.
     limit: i64,
 }
 

@@ -38,7 +38,7 @@ impl<'a> ViewHost<'a> {
         }
         let reply = commands::run(self.view, arguments)?;
 
-        // What a script has read and found absent may be what it decides by.
+        // A script may decide by the absence of a key that it has read.
         if command.has(Flag::ReadOnly) {
             for key in command.keys(arguments) {
                 // The token of a lock has no key of its own, and there are no rights for it: the absent key is the lock itself.

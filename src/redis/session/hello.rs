@@ -40,7 +40,7 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Notes who the client is, if the password is right.
     fn prove(&mut self, user: &[u8], password: &[u8]) -> Result<(), Stop> {
-        // Without users anybody is the default one, whatever the password.
+        // If there are no users, every client is the default user, with any password.
         if !self.node.store().has_users() && user == DEFAULT_USER.as_bytes() {
             return Ok(());
         }
@@ -53,7 +53,7 @@ impl<S: RedisStore> RedisSession<S> {
         let client = Arc::clone(self.client());
         client.tell(|told| told.identity = Some(name.clone()));
         self.identity = Some(name);
-        // A command that waits ends, too: whoever has lost its password must not go on to take items, or to hear of messages.
+        // A blocking command ends, too: a client whose password is revoked must not take further items or receive messages.
         let watched = async move {
             withdrawn.await;
             client.kill.cancel();

@@ -34,7 +34,7 @@ const RENEWAL: Duration = Duration::from_millis(1500);
 const WRITE_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How much earlier than its life an entry lapses for its node.
 const MARGIN: Duration = Duration::from_millis(250);
-/// The longest pause between two looks for entries that lapse: none does so soon after it was written.
+/// The longest pause between two searches for lapsed entries. No entry lapses so soon after it was written.
 const LAPSE_LOOK: Duration = Duration::from_secs(1);
 /// Number of entries that one transaction writes.
 const TOGETHER_MAX: usize = 200;
@@ -42,7 +42,7 @@ const TOGETHER_MAX: usize = 200;
 const ROUND_ENTRIES: usize = 16;
 /// The round of entries whose write has failed: they come before all others.
 const FAILED_ROUND: u64 = 0;
-/// Number of waiting calls from which on those are looked for that nobody waits for any more.
+/// From this number of waiting calls on, abandoned ones are searched for.
 const WAITING_MIN: usize = 1024;
 /// Maximum number of entries that a node holds. All of them are renewed all the time, so without a bound a few clients could have the
 /// cluster do nothing else.
@@ -59,7 +59,7 @@ struct HeldEntry {
     sure_until: Option<Instant>,
 }
 
-/// What is to be done to an entry.
+/// The pending write of an entry.
 struct UnwrittenEntry {
     /// Its value; without one it is to be deleted.
     value: Option<Vec<u8>>,
@@ -132,7 +132,7 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// Whoever has this turn takes the room that [`Self::ensure_room`] has found: nobody else does meanwhile.
+    /// Only the holder of this turn may use the room that [`Self::ensure_room`] has found.
     pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -239,7 +239,7 @@ impl HeldEntries {
         }
     }
 
-    /// Some of what is to be written: renewals, or some of what has changed.
+    /// Takes the next writes: renewals, or some of the changes.
     fn take(&mut self, changed_max: usize) -> LeaseWrite {
         self.has_renewed = !self.due.is_empty() && (!self.has_renewed || self.queue.is_empty());
         if self.has_renewed {
@@ -306,8 +306,8 @@ impl HeldEntries {
         self.queue.first().is_some_and(|(round, _)| *round == FAILED_ROUND)
     }
 
-    /// Takes back what could not be written. Changes that came meanwhile stay. If the store does not take one of them, they are tried one
-    /// by one, and that one is given up.
+    /// Takes back a write that failed. Changes that came in the meantime stay. If the store refuses one of the changes, they are tried one
+    /// by one, and the refused one is dropped.
     fn put_back(&mut self, write: LeaseWrite, changed_max: &mut usize, failure: &RedisStoreError) {
         let LeaseWrite { changes, are_renewals } = write;
         let is_final = matches!(failure, RedisStoreError::TooLarge(_) | RedisStoreError::Denied(_));
@@ -415,7 +415,7 @@ async fn write_some<S: RedisStore>(store: &S, leases: &Leases, changed_max: &mut
             tracing::debug!(%failure, "waiting clients could not be noted");
             let is_full = matches!(failure, RedisStoreError::Full(_));
             leases.state().put_back(write, changed_max, &failure);
-            // What it refuses is told at once.
+            // If the store is full, the refused entries are reported at once, without a pause.
             if !is_full {
                 sleep(PAUSE).await;
             }

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>, master_names: Vec<String>) {
     let mut known: Option<NodeAddress> = None;
     loop {
-        // While nobody leads, the last leader is the one that clients know.
+        // While there is no leader, clients know the last one.
         if let Some(leader) = store.nodes().into_iter().find(|node| node.leads) {
             let before = known.replace(leader.clone());
             if let Some(before) = before.filter(|before| *before != leader) {

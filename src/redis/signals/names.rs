@@ -17,7 +17,7 @@ pub(super) enum FeedSubject<'a> {
     Waiter(&'a [u8]),
     /// A message of this channel.
     Message(&'a [u8]),
-    /// Nothing that anybody waits for.
+    /// A key that no client can wait for.
     Other,
 }
 

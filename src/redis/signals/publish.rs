@@ -86,7 +86,7 @@ pub(crate) async fn publish<S: RedisStore>(store: &S, channel: &[u8], message: &
     store.commit(&port(), RedisTxn { writes, ..RedisTxn::default() }).await.map(drop)
 }
 
-/// The write of a message. It is what the nodes hear of, and nobody reads the entry.
+/// The write of a message. The nodes get the message from the event of this write; the entry itself is never read.
 pub(crate) fn message_write(channel: &[u8], message: &[u8]) -> RedisWrite {
     RedisWrite::Put {
         key: names::message(channel),

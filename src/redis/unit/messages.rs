@@ -16,14 +16,15 @@ pub(super) struct UnitMessages {
 }
 
 impl UnitMessages {
-    /// Without writes there is nothing to commit for messages that nobody gets: the first one that has receivers is committed then.
+    /// Without writes, messages without receivers need no commit: only from the first message with receivers on is there something to
+    /// commit.
     pub(super) fn new(mut published: Vec<PublishedMessage>, has_writes: bool) -> Self {
         let place = published.iter().position(|message| has_writes || message.has_receivers);
         let first = place.map(|place| published.remove(place));
         Self { first, rest: published }
     }
 
-    /// Whether no message is to be committed.
+    /// Whether there is no message to commit.
     pub(super) fn are_unheard(&self) -> bool {
         self.first.is_none()
     }

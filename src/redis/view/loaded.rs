@@ -1,4 +1,4 @@
-//! What was loaded for a unit, and what it still needs.
+//! The entries that were loaded for a unit, and the ones that it still needs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -53,7 +53,7 @@ pub(crate) struct RangeNeed {
     pub(crate) from: Vec<u8>,
     /// The end, which is not part of it.
     pub(crate) to: Vec<u8>,
-    /// About how many keys are of use. At least so many are read if there are so many.
+    /// The approximate number of keys that are of use. At least this number is read if the range has as many.
     pub(crate) limit: usize,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct UnitNeeds {
     pub(crate) ranges: BTreeSet<RangeNeed>,
     /// Databases whose keys are counted.
     pub(crate) counts: BTreeSet<u8>,
-    /// Whether keys are counted by reading each of them: then the transaction can say that their number is as it was.
+    /// Whether keys are counted by reading each of them, so that the transaction can compare their number.
     pub(crate) compares_counts: bool,
     /// Channels whose subscribers are counted.
     pub(crate) receivers: BTreeSet<Vec<u8>>,

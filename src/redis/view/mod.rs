@@ -239,7 +239,7 @@ impl UnitView {
         self.spend(1 + bytes / WORK_UNIT_BYTES)
     }
 
-    /// Copies stored bytes. The work is spent before: a unit that has none left takes no memory either.
+    /// Copies stored bytes. The work is charged first, so that a unit without budget takes no memory.
     pub(crate) fn copy(&mut self, stored: &[u8]) -> Result<Vec<u8>, Stop> {
         self.spend_bytes(stored.len())?;
         Ok(stored.to_vec())
@@ -441,7 +441,7 @@ impl UnitView {
             self.spend_bytes(stored.key.len())?;
         }
 
-        // With more to come, what lies behind the last one that was read is not known.
+        // If the range has more, keys after the last one that was read are unknown.
         let read_to = match stored.last() {
             Some(last) if more => [&last.key[..], &[0]].concat(),
             _ => end,

@@ -38,7 +38,7 @@ pub(super) struct KeySlot {
     current: SlotValue,
     /// The deadline now, in the words of a write.
     expiry: Expiry,
-    /// What has to be written.
+    /// The change to write.
     pub(super) change: SlotChange,
     /// Whether a command decided by its absence.
     pub(super) is_decided: bool,

@@ -71,8 +71,8 @@ const ITEM_LOCKS: &str = "dynamodb/";
 /// The first part of the keys of messages that Redis' adapter publishes. No client can name these keys, and channels have no rights.
 const MESSAGES: &[u8] = b"redis/message/";
 
-/// The high half of the ids of sessions that ZooKeeper's clients open; the low half is the number that they see. No other sessions have it:
-/// their ids are drawn at random, or have a half of their own.
+/// The high half of the ids of sessions that ZooKeeper's clients open; the low half is the number that they see. Other sessions do not have
+/// it: their ids are random, or have another high half.
 pub(crate) const ZOOKEEPER_SESSIONS: u128 = 0x7a6f_6f6b_6565_7065 << 64;
 
 /// Whether a client of ZooKeeper opened the session.
@@ -122,8 +122,8 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, RequestSu
     compares.chain(operations).chain(claims).filter(is_asked)
 }
 
-/// The right to the lock that a put claims. A put needs none if it claims no lock, or one that belongs to its key alone: then the right to
-/// the key suffices.
+/// The right to the lock that a put claims. A put needs no such right if it claims no lock, or a lock that belongs to its key alone: then
+/// the right to the key is enough.
 ///
 /// The key `NAME/…`, of ZooKeeper's nodes with a NUL for the last `/`, is a place in the queue for `NAME`, and other keys are the other
 /// places. So a place needs the right to all keys of the queue: a rule for less would let a client hold a lock that the rule does not name.
@@ -243,7 +243,7 @@ guarded! {
     WatchEntries, |it| right(Right::Watch, keys_of(&it.range));
     // Each of them is asked for by itself.
     CommitEach, |_it| Needs { right: None, session: None, for_others: false, adds: None, txn: None };
-    // What the unit reads and writes is asked for by requests of its own.
+    // The requests for the unit's reads and writes are checked each by itself.
     RunUnit, |_it| Needs { right: None, session: None, for_others: false, adds: None, txn: None };
     // A compaction takes the past away from everybody who watches or reads it.
     CompactEntries, |_it| right(Right::Administer, RequestSubject::Cluster);

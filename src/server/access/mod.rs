@@ -69,7 +69,7 @@ pub(crate) struct Access {
     denied: AtomicU64,
     /// Number of requests that were refused by a limit of their identity.
     limited: AtomicU64,
-    /// Limits the lines of the log about both: anybody can be refused as often as he likes.
+    /// Limits the log lines about both, because a client can cause any number of refusals.
     denials: LogThrottle,
     limits_reached: LogThrottle,
     /// Tells streams that tokens or the policy have changed.
@@ -342,7 +342,7 @@ impl Access {
         self.policy.get().map_or_else(IdentityLimits::default, |policy| policy.limits(who))
     }
 
-    /// Refuses what no rule of the policy allows. A peer's own requests are not checked: it is authenticated as a member.
+    /// Refuses a request that no rule of the policy allows. A peer's own requests are not checked, because it is authenticated as a member.
     pub(crate) fn check(&self, caller: &Caller, right: Right, what: RequestSubject<'_>) -> Result<(), Error> {
         if caller.is_peer {
             return Ok(());
@@ -365,7 +365,7 @@ impl Access {
         self.policy.get().is_none_or(|policy| policy.decide(caller.identity.as_ref(), right, what).is_ok())
     }
 
-    /// Returns once no rule of the policy allows this any more. It is for streams that were allowed when they began.
+    /// Returns once the rules of the policy no longer allow this. It is for streams that were allowed when they began.
     pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: RequestSubject<'_>) -> Error {
         let mut changes = self.changes.subscribe();
         loop {

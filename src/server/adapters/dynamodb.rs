@@ -4,10 +4,10 @@
 //!
 //! **A lease is a session of its own for one entry**, opened by the transaction that grants it, and closed with the entry.
 //!
-//! **What the protocol remembers for a time has no session**, but a deadline of its own (`lockkeeper_machine`'s temporary entries). Until
-//! the cluster has version 5, some member may know no such entries; then it has a session, as at versions of this program before. The
-//! protocol reads both alike, by their keys and values. So an answer that an earlier version kept is repeated after an upgrade, until the
-//! time is over for which its session was opened: nothing has to be rewritten.
+//! **Data that the protocol keeps for a limited time has no session**, but a deadline (`lockkeeper_machine`'s temporary entries). Until the
+//! cluster has version 5, some member may not know temporary entries; the data then has a session, as in earlier versions of this program.
+//! The protocol reads both alike, by their keys and values. So an answer that an earlier version kept is repeated after an upgrade, until
+//! its session expires, and nothing has to be rewritten.
 //!
 //! **An item that is a lock claims its name** (see `lockkeeper_machine`'s keyspace): operators list, watch and take back
 //! `dynamodb/TABLE/KEY`.

@@ -1,7 +1,7 @@
 //! Requests of adapters.
 //!
 //! A client of `lockkeeper.v1` is told that no leader is known, and its library tries again. Clients of other protocols give up, some after
-//! tens of milliseconds, and an election may take longer. So an adapter waits for the leader in its client's place, until the deadline of
+//! tens of milliseconds, and an election may take longer. So an adapter waits for the leader on behalf of its client, until the deadline of
 //! the call.
 
 use std::{sync::Arc, time::Duration};

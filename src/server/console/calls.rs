@@ -1,4 +1,4 @@
-//! The calls of the page. Each answer is one page of its list: the page asks for the rest when somebody wants to see it.
+//! The calls of the console's page. Each answer is one part of its list: the page asks for the next part when the user wants to see it.
 
 use std::time::Duration;
 
@@ -345,7 +345,8 @@ async fn lift_delay(console: &Console, caller: &Caller, asked: &LiftQuery) -> Re
     Ok(DelayLiftedShown { lifted_ms: lifted.0 })
 }
 
-/// What happened to the cluster, as this node saw it. It needs what the status needs: it says nothing about locks.
+/// The recent events of the cluster, as this node saw them. As for the status, the caller needs no right, because it contains nothing about
+/// locks.
 fn history(console: &Console, caller: &Caller, asked: &HistoryQuery) -> Result<HistoryShown, Error> {
     console.service.access().admit(caller)?;
     let shown = console.history.after(asked.sample, asked.event);

@@ -194,7 +194,7 @@ impl PastChanges {
     }
 }
 
-/// What a look finds in the node, beside its changes.
+/// The state of the node at one look, without its changes.
 struct NodeState {
     leads: Option<(u64, u64)>,
     is_leader: bool,

@@ -37,7 +37,7 @@ use crate::{
 };
 
 impl<C: Connector> RunningNode<C> {
-    /// Makes a node of its parts, with Raft running. Returns what its ports need beside it.
+    /// Makes a node from its parts, with Raft running. Returns it with the further values that its ports need.
     pub(super) async fn prepare<L, S>(parts: Parts<L, C, S>) -> Result<(Self, Listeners<L>, Acceptors), ServeError>
     where
         L: Listen,
@@ -103,7 +103,7 @@ async fn check_log<S: RaftLogStorage<TypeConfig>>(
     let state = log.get_log_state().await.map_err(stopped)?;
     let vote = log.get_log_reader().await.read_vote().await.map_err(stopped)?;
 
-    // The end of the log may have been purged: then a snapshot has it.
+    // The end of the log may have been purged. Then a snapshot has the last entry.
     let snapshot = snapshots.latest().and_then(|file| file.meta().last_log_id);
     let last = [state.last_log_id, state.last_purged_log_id, snapshot].into_iter().flatten().map(|id| id.index).max();
     Ok(identity.check_log(last, vote.is_some())?)

@@ -96,7 +96,7 @@ fn joined(table: &Machine, prefix: &str) -> Result<String, Error> {
     let Some(first) = table.locks(prefix, None).next() else { return Ok(prefix.to_owned()) };
     let mut common = shared_folder(first.as_str(), first.as_str());
     while common.len() > prefix.len() {
-        // Names are sorted, and the first one is in this folder: another one that is not lies behind its end.
+        // Names are sorted, and the first one is in this folder, so the first name outside of it is after the folder's end.
         match table.locks(prefix, Some(&end_of(common)?)).next() {
             Some(outside) => common = shared_folder(common, outside.as_str()),
             None => break,

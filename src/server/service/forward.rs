@@ -128,7 +128,7 @@ impl Forwarder {
         caller: &Caller,
         renewals: impl Stream<Item = Form<KeepAlive>> + Send + 'static,
     ) -> Result<impl Stream<Item = Result<Form<KeepAliveEvent>, Error>> + Send + 'static, Error> {
-        // Nobody counts on a renewal that is not acknowledged, so the stream is safe to repeat.
+        // Clients do not rely on a renewal without an acknowledgement, so the stream is safe to repeat.
         let in_flight = InFlight { changes: false, deadline: caller.deadline };
         let (channel, destination) = self.channel(&leader, Lane::KeepAlives);
         let mut client = SessionsClient::new(channel);

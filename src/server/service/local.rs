@@ -143,7 +143,7 @@ impl Local {
         let node = self.clone();
         let caller = caller.clone();
 
-        // A renewal is a request of its own: its session may belong to another identity than that of the last one.
+        // Each renewal is checked like a request: its session may belong to another identity than the session of the last one.
         let renewals = renewals.map(move |renewal| {
             let renewal = renewal.and_then(Form::typed)?;
             node.check(&caller, &renewal)?;
@@ -217,7 +217,7 @@ impl Local {
                 let who = caller.identity.as_ref().map(ToString::to_string);
                 let act = "refused".to_owned();
                 let reason = error.message.clone().into_owned();
-                // The note is written in the background, and only for some refusals: anybody can be refused as often as he likes.
+                // The note is written in the background, and only for some refusals, because a client can cause any number of them.
                 _ = self.replica.note(Note { who, act, reason, ..Note::default() });
             }
         })
@@ -309,8 +309,8 @@ impl Local {
         }
     }
 
-    /// Whether a client of ZooKeeper opened the session before it had shown who it is. Transactions come from adapters alone, and that one
-    /// has seen the session's password: it may be used by whom its client is by now.
+    /// Whether a client of ZooKeeper opened the session before it had shown who it is. Only adapters send transactions, and ZooKeeper's
+    /// adapter has checked the session's password: the client may use the session under its present identity.
     fn is_shown_by_its_door(&self, session: SessionId) -> bool {
         is_of_zookeeper(session) && self.owner(session) == Some(None)
     }

@@ -4,7 +4,7 @@
 //! events come the same way: the stream has a position, and sends what the history has after it. So no event is missing or repeated where a
 //! replay goes over into new events, after a restart of the stream at another node, or after a snapshot that this node has installed.
 //!
-//! Nothing is queued for a watcher: one that lags goes on in the history, and one that lags behind the history is told so
+//! Nothing is queued for a watcher: a slow watcher continues from the history, and one that is slower than the history gets an error
 //! ([`FailureReason::RevisionCompacted`](crate::api::FailureReason::RevisionCompacted)). A message is built when the watcher has room for
 //! it. Only events of its range wake a watcher that waits, however much happens elsewhere: see [`lockkeeper_table::watch_index`].
 //!
@@ -32,7 +32,7 @@ const MESSAGE_BYTES: usize = 64 * 1024;
 const FIXED_BYTES: usize = 256;
 /// Number of events of any range that are looked at before other tasks run.
 const LOOK: usize = 1024;
-/// After this time without an event, the watcher is told the revision up to which no event concerned it.
+/// After this time without an event, the watcher gets the revision up to which no event was for it.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// A stream ends at a node that knows no leader after this many checks, one after each [`PROGRESS`].
 const LEADERLESS_MAX: u32 = 10;

@@ -65,7 +65,7 @@ impl ByteBudget {
     }
 }
 
-/// The budgets of one connection: its own, that of its address, and that of the node.
+/// The budgets that count for one connection: the connection's, its address's and the node's.
 #[derive(Debug)]
 pub(super) struct Account([Arc<ByteBudget>; 3]);
 

@@ -4,7 +4,7 @@
 //! This layer answers a little earlier ([`EARLIER`]), with DEADLINE_EXCEEDED, and says whether the request may still take effect. A
 //! follower gives the leader the time that is left, so each node on the way answers before its caller gives up.
 //!
-//! The call's future is dropped, as if the caller had gone.
+//! The call's future is dropped, as after a disconnect of the caller.
 
 use std::{
     fmt,

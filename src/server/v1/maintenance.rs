@@ -1,8 +1,8 @@
 //! The gRPC service `lockkeeper.v1.Maintenance`: work on this node, for operators. It is not forwarded.
 //!
 //! A thread at low priority writes a backup from a clone of the table, and the backup is sent as it is written: only [`PIECES_AHEAD`]
-//! pieces wait. The clone keeps alive what the table replaces meanwhile, so its life is bounded: `unread` ends a stream of which nothing is
-//! read, and [`SENDING_MAX`] ends one that is read slowly.
+//! pieces wait. The clone keeps the replaced parts of the table in memory, so its life is bounded: `unread` ends a stream of which nothing
+//! is read, and [`SENDING_MAX`] ends one that is read slowly.
 
 use std::{
     io::{self, Write},

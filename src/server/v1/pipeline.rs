@@ -186,7 +186,7 @@ async fn serve(
     Ok(())
 }
 
-/// What is counted for a request in flight, and what its caller is told at the deadline.
+/// The kind of a request in flight. It decides which counter it uses, and the error at its deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestKind {
     /// The request changes nothing.

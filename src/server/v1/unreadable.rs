@@ -26,8 +26,8 @@ fn explain(response: Response<Body>) -> Response<Body> {
     }
 }
 
-/// The error for a status in the headers, where a refusal without any answer has it. There is none unless tonic says that
-/// it cannot decode a message.
+/// The error for a status in the headers, which is the place in a refusal without an answer. `None` unless tonic says that it cannot decode
+/// a message.
 fn refusal(headers: &HeaderMap) -> Option<Error> {
     explained(&Status::from_header_map(headers)?)
 }

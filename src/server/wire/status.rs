@@ -36,7 +36,7 @@ impl From<Error> for Status {
     }
 }
 
-/// The error in the leader's reply. A status of another domain is none: it comes from the transport.
+/// The error in the leader's reply. `None` for a status of another domain, which comes from the transport.
 pub(crate) fn error_of(status: &Status) -> Option<Error> {
     let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;
     let ErrorInfo { reason, mut metadata, .. } = info;

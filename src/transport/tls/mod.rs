@@ -458,7 +458,7 @@ fn subject_of<S>(stream: &ServerStream<S>) -> Result<Option<Subject>, String> {
     certificate.map(|certificate| Subject::from_certificate(certificate)).transpose()
 }
 
-/// As it is known of a connection that was accepted. Plain text names nobody.
+/// The subject of an accepted connection's certificate. A connection without TLS has none.
 pub fn subject<S>(stream: &PlainOrTls<S>) -> Option<Subject> {
     match stream {
         PlainOrTls::Left(_) => None,

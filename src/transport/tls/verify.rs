@@ -83,7 +83,7 @@ impl NodeVerifier {
         let is_client = matches!(own, Subject::Client { .. }) && self.expected == Expected::Host;
 
         if other == cluster {
-            // Once the new cluster was met, the old one is over: what it would answer contradicts the new one.
+            // After contact with the new cluster, the old one is no longer accepted: its answers would contradict the new one's.
             return match self.successor.get().filter(|_| is_client) {
                 Some(successor) => Err(format!(
                     "names {node}, and cluster {successor} has taken the place of cluster {cluster}: stop that node for good"
@@ -151,7 +151,8 @@ impl ServerCertVerifier for NodeVerifier {
 pub(super) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     cluster: String,
-    /// A cluster whose clients are let in too. Until when, and as whom, is decided above: so a client is told what is wrong.
+    /// A cluster whose clients are accepted too. The callers decide until when, and as which identity, so that a client gets an error in
+    /// words.
     earlier: Option<String>,
     port: Port,
 }

@@ -19,9 +19,9 @@ use crate::{
 
 /// What a connect leads to.
 pub(crate) enum Greeting<S> {
-    /// A session, and what its client is told.
+    /// An open session, and the answer to its client.
     Session(Box<ClientSession<S>>, ConnectAnswer),
-    /// The session is over or not this client's, and the client is told so.
+    /// The session is over or belongs to another client. The answer says so.
     Over,
 }
 

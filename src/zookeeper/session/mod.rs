@@ -1,4 +1,4 @@
-//! A client whose session is open: its requests, one after the other, and the order of what it is told.
+//! A client whose session is open: its requests, one after the other, and the order of its answers and events.
 //!
 //! ```text
 //! handshake   the first frame: a new session, or one that goes on
@@ -203,7 +203,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
     async fn tell_until(&mut self, revision: u64, out: &mut Vec<u8>) -> Result<u64, ClosingReason> {
         self.last_told = self.last_told.max(revision);
         let told = self.node.hub.told_until(self.last_told);
-        // A feed that stands still must not look like a slow answer for ever.
+        // Limit the wait, so that a feed that has stopped does not look like a slow answer for ever.
         let is_told = timeout_at(Instant::now() + self.request_timeout, told).await;
         if !matches!(is_told, Ok(Ok(()))) {
             return Err(ClosingReason::AtOnce);
@@ -363,7 +363,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
         let ZookeeperIdentity { name: identity, withdrawn } = proof;
         self.identity = Some(identity);
         let outbox = Arc::clone(&self.outbox);
-        // Also a connection that only listens: it must hear of no further change.
+        // This also ends a connection that only waits for events: it must not get further changes.
         let watched = async move {
             withdrawn.await;
             outbox.kill.cancel();
@@ -418,7 +418,7 @@ impl ClientRequest {
     }
 }
 
-/// What a client is told of a failure; an end of the connection where it must look for itself, or go elsewhere.
+/// The error code for a failure, or the end of the connection if the client must check the outcome or use another node.
 fn failure_code(failure: &ZookeeperStoreError) -> Result<ErrorCode, ClosingReason> {
     match failure {
         ZookeeperStoreError::Denied(_) => Ok(ErrorCode::NoAuth),

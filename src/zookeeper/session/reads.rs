@@ -38,7 +38,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
             return RequestAnswer::new(revision, finding.result);
         }
 
-        // While the table of watches is locked, no change is told: the watch is for all changes after the state that is read here.
+        // No change is delivered while the table of watches is locked, so the watch gets all changes after the state that is read here.
         self.node.hub.with_watches(|watches| {
             let (revision, finding) = look();
             let set = finding.watch.map_or(Ok(()), |(class, path)| watches.add(self.id, class, &path, revision));

@@ -10,7 +10,7 @@ use crate::{
     wire::{ErrorCode, JuteWriter, WatchPaths, WatcherKind},
 };
 
-/// Paths that are looked at while no change is told.
+/// Maximum number of paths that are looked at while the delivery of changes is stopped.
 const PATHS_AT_ONCE: usize = 512;
 
 /// A watch that is set again.
@@ -29,7 +29,7 @@ enum NotSetAgain {
     NoRoom,
 }
 
-/// What a watch was set for, which decides what its client may have missed.
+/// The reason why a watch was set. It decides which changes its client may have missed.
 #[derive(Clone, Copy)]
 enum WatchReason {
     Data,
@@ -159,7 +159,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
         });
 
         let mut body = JuteWriter::default();
-        // An error that is none stands in the body, too.
+        // The body also contains an error code, here 0 for no error.
         body.int(0);
         RequestAnswer::new(revision, set.map(|()| body.into_bytes()))
     }

@@ -1,7 +1,7 @@
 //! Who a client is, and what access lists allow.
 //!
-//! Lists are data of the nodes, as in ZooKeeper: they are checked here, and stand below the policy of the store, which no list can widen.
-//! There is no superuser.
+//! Lists are data of the nodes, as in ZooKeeper, and are checked here. A list cannot allow more than the policy of the store. There is no
+//! superuser.
 
 use std::net::IpAddr;
 
@@ -64,7 +64,7 @@ impl ClientIdentities {
 
     /// Checks a list that a client gives to a node. `auth` becomes the client's own identities.
     pub(crate) fn complete(&self, asked: &[AclEntry]) -> Result<Vec<AclEntry>, ErrorCode> {
-        // Before anything is compared: a frame has room for many thousands of entries, and `auth` stands for many each time.
+        // Check the number before comparing entries: a frame can have many thousands of them, and each `auth` stands for many.
         if asked.len() > ENTRIES_MAX {
             return Err(ErrorCode::InvalidAcl);
         }

@@ -47,7 +47,7 @@ impl Znode {
         Self { value: ZnodeValue::system(), created: 0, modified: 0, owner: None, children }
     }
 
-    /// What clients are told of it. `revision` is that of the transaction which is being made.
+    /// The node's `Stat` for clients. `revision` is the revision of the transaction that is being made.
     pub(crate) fn stat(&self, revision: u64) -> ZnodeStat {
         self.planned_stat().at(revision)
     }
@@ -138,7 +138,7 @@ fn system_node(path: &ZnodePath) -> Option<Znode> {
         _ => return None,
     };
     let mut node = Znode::system(children);
-    // Nobody writes these.
+    // Clients cannot write these nodes.
     node.value.acl = [AclEntry { permissions: permissions::READ, ..AclEntry::open() }].into();
     Some(node)
 }

@@ -123,7 +123,7 @@ impl ZnodePath {
     }
 }
 
-/// Characters that no path may have: those that ZooKeeper forbids, so that what is accepted here is accepted there.
+/// Characters that a path must not have: the ones that ZooKeeper forbids, so that ZooKeeper accepts every path that is accepted here.
 fn is_forbidden(character: char) -> bool {
     matches!(u32::from(character), 0..=0x1f | 0x7f..=0x9f | 0xd800..=0xf8ff | 0xfff0..)
 }

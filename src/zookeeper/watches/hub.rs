@@ -174,8 +174,8 @@ impl WatchHub {
         }
     }
 
-    /// Looks at watches, or changes them, while no change is told. A state of the store that is read meanwhile contains every change that
-    /// was told before.
+    /// Reads or changes watches while the delivery of changes is stopped. A state of the store that is read inside contains every change
+    /// that was delivered before.
     pub(crate) fn with_watches<T>(&self, change: impl FnOnce(&mut WatchTable) -> T) -> T {
         change(&mut self.state().watches)
     }

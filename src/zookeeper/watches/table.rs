@@ -14,7 +14,7 @@ use std::{
 
 use crate::{tree::ZnodePath, wire::WatcherKind};
 
-/// Bytes of memory of a watch beside its path, about: a million watches, each of a path of its own, took 411 MiB.
+/// Approximate bytes of memory of a watch without its path: a million watches, each of a different path, took 411 MiB.
 const WATCH_BYTES: usize = 400;
 /// Room of a map that is never given back, in entries.
 const ROOM_KEPT: usize = 1 << 10;
@@ -211,7 +211,7 @@ impl WatchTable {
         self.watching -= usize::from(own.watches.is_empty());
     }
 
-    /// Takes back what a connection was granted beyond what its watches take.
+    /// Takes back the bytes that a connection was granted and its watches do not use.
     fn take_back(&mut self, connection: WatcherId) {
         let Some(own) = self.by_connection.get_mut(&connection) else { return };
         let unused = own.granted - own.bytes;

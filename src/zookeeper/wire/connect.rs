@@ -16,7 +16,7 @@ pub(crate) struct ConnectRequest {
     pub(crate) session: i64,
     /// The password of its session.
     pub(crate) password: Vec<u8>,
-    /// Whether the frame has the byte that clients before 3.4, and some of today, leave out. The answer then has none, either.
+    /// Whether the frame has the byte that clients before 3.4, and some of today, leave out. The answer then leaves it out, too.
     pub(crate) has_read_only: bool,
 }
 
@@ -34,7 +34,7 @@ impl ConnectRequest {
     }
 }
 
-/// What a client is told first.
+/// The first message to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectAnswer {
     /// The time that was granted, in milliseconds.

@@ -1,6 +1,6 @@
 //! Reads jute, ZooKeeper's encoding of records: big-endian numbers, lengths before bytes and before items.
 //!
-//! No length is trusted: what it claims must be there, so nothing is ever allocated beyond the bytes that have arrived.
+//! No length is trusted: the bytes that it announces must have arrived, so no allocation is larger than the bytes that have arrived.
 
 use thiserror::Error;
 
@@ -13,7 +13,7 @@ pub(crate) enum JuteError {
     /// A length below -1.
     #[error("a length of {0} is negative, and not the -1 of an absent value")]
     Negative(i32),
-    /// A string that is no UTF-8.
+    /// A string that is not UTF-8.
     #[error("a string is not UTF-8")]
     NotText,
     /// More items than there are bytes for, or than are allowed.
@@ -80,7 +80,7 @@ impl<'a> JuteReader<'a> {
         length.map(|length| self.take(length)).transpose()
     }
 
-    /// A text. One that is absent is read as the empty one: no path and no scheme is empty, so both are refused alike.
+    /// Reads a text. An absent text is read as the empty text: a path and a scheme are never empty, so both are refused alike.
     pub(crate) fn string(&mut self) -> Result<&'a str, JuteError> {
         let bytes = self.buffer()?.unwrap_or_default();
         std::str::from_utf8(bytes).map_err(|_| JuteError::NotText)

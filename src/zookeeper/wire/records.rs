@@ -54,7 +54,7 @@ impl AclEntry {
     }
 }
 
-/// What is known of a node beside its data.
+/// The facts about a node without its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ZnodeStat {
     /// Revision of its creation.

@@ -89,7 +89,7 @@ pub(crate) async fn execute<S: ZookeeperStore>(
         let keys = txn.otherwise_get.clone();
 
         match context.store.commit(context.caller, Some(context.attached), txn).await {
-            // Either the transaction is too large, or what its refusal would show: then it is judged without.
+            // Either the transaction or the entries in its refusal are too large. It is tried again without these entries.
             Err(ZookeeperStoreError::TooLarge(_)) if asks_for_found => asks_for_found = false,
             Err(failure) => return Err(failure),
             Ok(verdict) => match judge(plan, verdict) {

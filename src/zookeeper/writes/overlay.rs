@@ -1,4 +1,4 @@
-//! The state that a plan sees: what was read, with what the plan has changed so far.
+//! The state that a plan sees: the stored nodes, with the changes of the plan up to now.
 //!
 //! A multi may write a node several times; the store takes one put of a key. So the overlay keeps the net effect: a put that follows
 //! another one changes it, and a node that comes and goes within the multi leaves nothing but the numbers of its parent.

@@ -94,7 +94,8 @@ fn judge_each<S: ZookeeperStore>(
                 if let Some(code) = failure_in(context, &requests[place], &shown) {
                     outcomes.push(Ok(WriteOutcome::Failed { revision, operation: 0, code }));
                 } else if last_effect.is_some_and(|last| last > place) {
-                    // Others have changed and then removed what it read, right between the two. It cannot come after them any more.
+                    // Other clients have changed and then removed the nodes that it read, between the two requests. It can no longer be
+                    // placed after those changes.
                     let why = "others have written the same nodes between two requests that were sent together";
                     outcomes.push(Err(ZookeeperStoreError::Unknown(why.to_owned())));
                 } else {

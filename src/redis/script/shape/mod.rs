@@ -13,7 +13,7 @@ use crate::RedisReply;
 /// What a script does: if a key has a value, this, and otherwise nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ScriptShape {
-    /// What has to be equal.
+    /// The key and the value that must be equal.
     pub(crate) comparison: ValueComparison,
     /// What happens then.
     pub(crate) then_do: ThenDo,
@@ -39,7 +39,7 @@ pub(crate) struct ValueComparison {
 pub(crate) enum ThenDo {
     /// It is deleted.
     Delete,
-    /// It gets a deadline: so many units, as an argument says.
+    /// Its deadline is set. An argument gives the time, in units of `unit_ms`.
     Expire { unit_ms: i64, argument: usize },
 }
 

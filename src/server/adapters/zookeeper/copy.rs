@@ -6,8 +6,8 @@
 //! while there is one copies each part of the table that it changes. So a node to which no client is connected, and for which nobody waits,
 //! publishes a state at each look alone.
 //!
-//! **A state is what the log says.** An entry whose session is over shows until the log has ended it, since there is no event of it before
-//! ([`lockkeeper_machine::Machine::stored_entry`]).
+//! **A state follows the log.** An entry whose session is over stays visible until the log has ended it, because there is no event for its
+//! end before ([`lockkeeper_machine::Machine::stored_entry`]).
 //!
 //! **Sessions.** Those of the connections of this node are looked at every [`LOOK`], and at once when entries of theirs are deleted:
 //! whether they are over, with all their entries gone, and whether another connection has attached them.
@@ -189,7 +189,7 @@ impl CopyState {
         self.machine.now()
     }
 
-    /// Whether every session of this protocol that was over by this time is cleared away: none of its entries shows.
+    /// Whether every session of this protocol that was over by this time is cleared away, so that none of its entries is visible.
     pub(super) fn has_cleared(&self, by: Stamp) -> bool {
         let first = self.first_uncleared.get_or_init(|| {
             let is_asked = |session| names::session_number(session).is_some();
@@ -208,12 +208,12 @@ impl CopyState {
         self.machine.owner(session).flatten().is_some()
     }
 
-    /// Whether a session is over, and all that it owned is gone.
+    /// Whether a session is over and all its entries are deleted.
     pub(super) fn is_cleared(&self, session: SessionId) -> bool {
         !self.machine.has_session(session)
     }
 
-    /// What happened since the state before. `None` if nobody needs to hear of it. Fails if the history does not reach back.
+    /// The changes since the previous state. `None` if no client needs them. Fails if the history does not reach back that far.
     fn step_after(
         &self,
         before: &Self,

@@ -56,7 +56,7 @@ use crate::{
 
 /// The margin is one percent of the TTL, but at least this.
 const MARGIN_MIN: Duration = Duration::from_millis(10);
-/// Time in which the port closes the connection of a session that is not vouched for any more: it looks ten times a second.
+/// Time in which the port closes the connection of a session that the node no longer vouches for. The port checks ten times a second.
 const CLOSED_WITHIN: Duration = Duration::from_millis(110);
 /// A session is renewed when its client is heard of, this part of its TTL after the last renewal was sent.
 const RENEWED_AFTER_PART: u32 = 6;
@@ -219,7 +219,7 @@ impl SessionLeases {
         numbers.filter_map(alive).map(|(session, number)| NumberedSession { session, number }).collect()
     }
 
-    /// These are over, and their connections are told so with the next step. Until then nobody closes them for another reason.
+    /// Notes sessions that are over. Their connections learn it with the next step, and are not closed for another reason before that.
     pub(super) fn note_over(&self, over: &[u64]) {
         if over.is_empty() {
             return;
@@ -315,7 +315,8 @@ impl VouchedSession {
         is_due
     }
 
-    /// Whether its client may trust an answer for two thirds of the TTL. What is over is told, whatever was acknowledged.
+    /// Whether the client may trust an answer for two thirds of the TTL. The end of a session is reported even if a renewal was
+    /// acknowledged.
     fn is_fresh(&self, now: Instant) -> bool {
         let is_fresh = self.over.is_some() || now <= self.acknowledged + self.ttl / FRESH_FOR_PART;
         is_fresh || Planted::VouchesForEver.is_on()

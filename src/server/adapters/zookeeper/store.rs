@@ -314,7 +314,7 @@ impl ZookeeperKeyspace {
                 })
             }
             Err(error) => match attached {
-                // Its client is told that it is over: nothing of it may be seen here by then.
+                // The client learns that the session is over. Its entries must be invisible at this node by then.
                 Some(NumberedSession { session, .. }) if is_session_over(&error) => {
                     let revision = self.gone_here(caller, session).await?;
                     Ok(ZookeeperCommitted {
