@@ -1,9 +1,8 @@
 //! How many bytes of requests may wait in memory for the rest of them, or for their answers.
 //!
-//! A client can send most of a large request and stop, on as many connections and calls as it likes. What has arrived is
-//! memory of this process. Therefore these bytes count against a limit of the port, of which one address may have half of
-//! what others leave free. The first [`FREE_BYTES`] of each request do not count: a small request is served whatever the
-//! large ones take.
+//! A client can send most of a large request and stop, on as many connections and calls as it likes. The bytes that have arrived take
+//! memory of this process. Therefore they count against a limit of the port. One address may use half of the bytes that the others leave
+//! free. The first [`FREE_BYTES`] of each request do not count: a small request is served whatever the large ones take.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Which connections a port accepts, and which of them stay: one policy for all ports of a node, whatever they speak.
+//! Which connections a port accepts, and which of them stay: one policy for all ports of a node, for every protocol.
 //!
 //! ```text
 //! slots           a slot for each connection; which one is closed when they are short

@@ -1,7 +1,7 @@
 //! The loop of a port: accepts connections, and gives each of them a slot and a task.
 //!
-//! What a connection speaks is the caller's business, and so is its listener: a port has TLS or not, and a simulation has a network of its
-//! own. A handshake runs in the task of its connection, so that one client delays no other.
+//! The caller brings the protocol of the connections and the listener: a port has TLS or not, and a simulation has its own network. A
+//! handshake runs in the task of its connection, so that one client delays no other.
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 

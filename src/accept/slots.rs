@@ -135,7 +135,7 @@ impl Slots {
         Self::with(arrivals_max, connections_max, true, refusals)
     }
 
-    /// Like [`Self::with_arrivals`], for a port that refuses nobody: a connection with an open call gives way, too.
+    /// Like [`Self::with_arrivals`], for a port that refuses no connection: it also evicts a connection with an open call.
     pub fn refusing_nobody(arrivals_max: usize, connections_max: usize) -> Self {
         Self::with(arrivals_max, connections_max, false, Refusals::default())
     }

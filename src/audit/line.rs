@@ -45,7 +45,7 @@ pub enum AuditEvent {
     Resized,
     /// A node became a member, or got other addresses or another role.
     MemberChanged,
-    /// A node is not a member any more.
+    /// A node is no longer a member.
     MemberRemoved,
     /// The cluster version rose.
     VersionRaised,

@@ -42,7 +42,7 @@ pub struct ChainPlace {
     pub ticket: u64,
 }
 
-/// Why the trail is not written any more.
+/// Why the trail is no longer written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SinkError(String);

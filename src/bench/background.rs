@@ -25,7 +25,7 @@ pub enum Beside {
     /// There is no background state.
     #[default]
     Nothing,
-    /// This number of locks is held, and nobody else wants them.
+    /// This number of locks is held, without competition for them.
     Locks(usize),
     /// This number of sessions is renewed, and they hold nothing.
     Sessions(usize),

@@ -75,7 +75,7 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The disk usage of the files under a directory in bytes. Files that vanish meanwhile are not counted.
+/// The disk usage of the files under a directory in bytes. Files that are deleted during the count are not counted.
 pub(super) fn disk_bytes(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     const BLOCK_BYTES: u64 = 512;

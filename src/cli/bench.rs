@@ -59,10 +59,10 @@ struct Loops {
     /// Concurrent workers, each with its own session; one measurement per number
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = "1,16,64,256")]
     workers: Vec<usize>,
-    /// Locks held meanwhile, in rising order; all measurements for each number
+    /// Number of locks that are held during the measurements, in rising order; all measurements are made for each number
     #[arg(long, value_name = "N,…", value_delimiter = ',', conflicts_with = "beside_sessions")]
     beside_locks: Vec<usize>,
-    /// Sessions renewed meanwhile, in rising order; all measurements for each number
+    /// Number of sessions that are renewed during the measurements, in rising order; all measurements are made for each number
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     beside_sessions: Vec<usize>,
     #[command(flatten)]

@@ -131,7 +131,7 @@ struct Quorum<'a> {
 }
 
 impl<'a> Quorum<'a> {
-    /// Nothing if no node that answers knows the members.
+    /// Returns `None` if no node that answers knows the members.
     fn among(nodes: &'a [AskedNode]) -> Option<Self> {
         let up: BTreeSet<u64> = answered(nodes).map(|status| status.node_id).collect();
         let members = members(nodes);

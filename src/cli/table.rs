@@ -121,7 +121,7 @@ impl TextTable {
         let gaps = GAP.len() * widths.len().saturating_sub(1);
         let room = width.saturating_sub(gaps);
         while widths.iter().sum::<usize>() > room {
-            // The widest text gives way first: short ones stay whole as long as possible.
+            // The widest text is cut first, so that short ones stay whole as long as possible.
             let texts = widths.iter_mut().zip(self.shown()).filter(|(_, column)| column.is_text);
             let widest = texts.map(|(width, _)| width).max_by_key(|width| **width);
             match widest.filter(|width| **width > TEXT_MIN) {

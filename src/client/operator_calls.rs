@@ -66,8 +66,8 @@ impl Client {
     /// waiters nor data. In that time the clients can be moved to the new number one by one.
     ///
     /// Fails with [`Error::Refused`] and [`NotSemaphore`](super::Refusal::NotSemaphore) if it is neither held nor awaited as a semaphore,
-    /// and else as the calls of [`Client`] do. It is not repeated once its outcome is unknown: another operator may have resized it
-    /// meanwhile. Dropped before its end, it may have taken effect.
+    /// and else as the calls of [`Client`] do. It is not repeated once its outcome is unknown, because another operator may have resized
+    /// the semaphore since. If the future is dropped before it completes, the request may have taken effect.
     ///
     /// ```no_run
     /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
@@ -84,8 +84,8 @@ impl Client {
         Ok(Resized::from_wire(answer.await?))
     }
 
-    /// Closes a session of others: an operator's call. All that it holds is released, all its waits are cancelled. To close it again is no
-    /// error. `reason`, 1 to 512 bytes, stands in the log of the node that leads.
+    /// Closes a session of others: an operator's call. All that it holds is released, all its waits are cancelled. Closing it again is not
+    /// an error. `reason`, 1 to 512 bytes, stands in the log of the node that leads.
     ///
     /// Fails with [`Error::Invalid`] for a reason that is empty or too long, with [`Error::Lost`] if the session expired before, and else
     /// as the calls of [`Client`] do. Dropped before its end, it may have taken effect.

@@ -120,7 +120,7 @@ impl Watch {
         })
     }
 
-    /// Records where to resume. In the middle of a state there is no such index.
+    /// Records the index to resume from. In the middle of a state there is no index to resume from.
     fn note(&mut self, message: &WatchResponse) {
         match &message.what {
             Some(What::State(state)) => self.request.after_index = if state.last { state.index } else { 0 },

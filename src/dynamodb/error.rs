@@ -161,7 +161,8 @@ impl Serialize for Error {
 impl From<DynamoStoreError> for Error {
     fn from(error: DynamoStoreError) -> Self {
         match error {
-            // SDKs back off at this error, and lock clients go on. A store that is full has room again when something has been given back.
+            // SDKs back off at this error, and lock clients go on. A full store has room again after clients have released locks or deleted
+            // items.
             DynamoStoreError::Overloaded(message) | DynamoStoreError::Full(message) => {
                 Self::new(ErrorType::Throttled, message)
             }

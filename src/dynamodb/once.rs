@@ -9,16 +9,16 @@
 //!   depend on those of before (`ADD n 1`). These are kept, in an entry of their own that the store deletes after [`ANSWER_TTL_MS`]. So is
 //!   the answer to a transaction with a `ClientRequestToken`.
 //!
-//! A store keeps a limited number of answers. Beyond it a deletion is made all the same, and a retry of it is judged like a new request;
-//! other writes that keep an answer are throttled.
+//! A store keeps a limited number of answers. Beyond that number a deletion is still made, and a retry of it counts as a new request; other
+//! writes that keep an answer are throttled.
 //!
 //! Before an answer about a lock is repeated, its lease is renewed: a client may count it from the answer.
 //!
-//! **An answer is repeated only while its effect is there** ([`Repeats`]). Otherwise a client that heard that it has a lock would count on
-//! a lock that somebody else holds by now, or nobody. Once the effect is gone, the retry is judged like a new request. The exception is
-//! writes that acquire nothing and would do harm if they were executed again: a deletion without a condition, and an update of an ordinary
-//! item by its old values. A transaction that acquired a lock which is lost by now is cancelled, because its other parts must not happen
-//! twice.
+//! **An answer is repeated only while its effect is there** ([`Repeats`]). Otherwise a client would rely on the answer that it has a lock,
+//! although another client holds the lock by now, or nobody. Once the effect no longer exists, a retry counts as a new request. The
+//! exceptions are writes that acquire nothing and would do harm if they were executed again: a deletion without a condition, and an update
+//! of an ordinary item by its old values. A transaction that acquired a lock which is lost by now is cancelled, because its other parts
+//! must not happen twice.
 //!
 //! So these may happen again, as on DynamoDB, if another write came in between: a put, and an update by values that the request gives,
 //! without a condition; and the deletions of a `BatchWriteItem`, whose answers are not kept.
@@ -104,7 +104,7 @@ pub(crate) fn keep(caller: &DynamoCaller, mark: &RequestMark, repeats: Repeats, 
     put(caller, mark, [&[kind], answer].concat(), ANSWER_TTL_MS)
 }
 
-/// Reads a kept answer. One that an earlier program kept in another form is `None`: the request is judged like a new one.
+/// Reads a kept answer. Returns `None` for an answer that an earlier program kept in another form: the request then counts as a new one.
 pub(crate) fn kept(value: &[u8]) -> Option<(Repeats, &[u8])> {
     let (kind, answer) = value.split_first()?;
     let repeats = match kind {

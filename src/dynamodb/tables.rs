@@ -416,7 +416,7 @@ impl<S: DynamoStore> Database<S> {
                  few seconds"
             )),
             Some(entry) => self.sweep_table(&port, key::dropped_table_key(name, entry.created)).await,
-            // It was deleted meanwhile.
+            // Another request has deleted it.
             None => Ok(()),
         }
     }

@@ -21,7 +21,7 @@ pub struct Etcd<S> {
 }
 
 impl<S: EtcdStore> Etcd<S> {
-    /// Who sends a request. Fails if the caller may not ask anything, or asks for a leader and none is known.
+    /// The caller of a request. Fails if the caller may not send requests, or requires a leader and no leader is known.
     pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<S::Caller, Status> {
         self.caller_of(request.extensions(), request.metadata().as_ref())
     }

@@ -199,7 +199,7 @@ impl<S: EtcdStore> ElectionObserver<S> {
             match told {
                 Ok(WatchedEvents { events, .. }) if is_led => self.led(&events),
                 Ok(WatchedEvents { events, .. }) => self.taken(&events)?,
-                // What happened meanwhile is forgotten. Begin again with the present leader: those between are lost to any observer.
+                // The events since then are compacted. Begin again with the present leader; the leaders between are not shown.
                 Err(EtcdStoreError::Compacted { .. }) => (self.following, self.at) = (None, None),
                 Err(error) => return Err(error.into()),
             }
@@ -227,7 +227,7 @@ impl<S: EtcdStore> ElectionObserver<S> {
         let revision = self.at.unwrap_or(present);
         match leader {
             Some(leader) => self.lead(leader, revision),
-            // The first key that anybody puts will lead.
+            // The key that is put first will lead.
             None => {
                 self.follow(self.range.clone(), revision, false);
                 Ok(())
@@ -263,7 +263,7 @@ impl<S: EtcdStore> ElectionObserver<S> {
         }
     }
 
-    /// The events of an election that nobody leads: the first key that is put leads.
+    /// Takes the events of an election without a leader: the key that is put first leads.
     fn taken(&mut self, events: &[EntryEvent]) -> Result<(), Error> {
         let put = |event: &EntryEvent| -> Option<(KeyValue, Revision)> {
             let after: &Entry = event.after.as_deref()?;
@@ -275,7 +275,7 @@ impl<S: EtcdStore> ElectionObserver<S> {
         }
     }
 
-    /// Notes how long the cluster has had no leader. A client that requires one is told after a while; others wait.
+    /// Notes how long the cluster has had no leader. A client that requires a leader gets an error after a while; others wait.
     fn check(&mut self) -> Result<(), Error> {
         if self.etcd.store.leader().is_some() {
             self.leaderless_since = None;

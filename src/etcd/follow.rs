@@ -1,4 +1,4 @@
-//! The events of a range in whole revisions, for as long as anybody wants them.
+//! The events of a range in whole revisions, until the receiver is dropped.
 //!
 //! The store's watch ends when its node has no leader for long, and tells the events of one revision in parts. Here it begins again after
 //! the last complete revision, and no part is shown: whoever stops at any revision has seen all of it.

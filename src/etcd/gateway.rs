@@ -76,7 +76,7 @@ const GRPC: &[u8] = b"application/grpc";
 /// Messages of a client, or answers of a service.
 type Items<T> = BoxStream<'static, Result<T, Status>>;
 
-/// The calls and streams as JSON. A call of gRPC to a service that is none of the router's is answered with UNIMPLEMENTED.
+/// The calls and streams as JSON. A gRPC call to a service that the router does not have is answered with UNIMPLEMENTED.
 pub(crate) fn gateway<S: EtcdStore>(etcd: Etcd<S>) -> Router {
     let mut router = Router::new().route("/version", get(version)).route("/health", get(health::<S>));
     router = router.route("/metrics", get(metrics));

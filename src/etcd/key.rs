@@ -34,8 +34,8 @@ pub(crate) fn shown(key: &Key) -> &[u8] {
     key.as_bytes().strip_prefix(PREFIX.as_bytes()).unwrap_or(key.as_bytes())
 }
 
-/// The store's range for one of etcd's: one key, if there is no end; all from the key on, if the end is a zero byte; the keys below the
-/// end otherwise, which are none if it is not above the key.
+/// The store's range for one of etcd's: one key, if there is no end; all from the key on, if the end is a zero byte; the keys below the end
+/// otherwise, and no key if the end is not above the key.
 pub(crate) fn range(key: &[u8], end: &[u8]) -> Result<KeyRange, Error> {
     let from = from_wire(key)?;
     let to = match end {

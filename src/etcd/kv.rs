@@ -118,7 +118,7 @@ impl<S: EtcdStore> Etcd<S> {
             let next = last.map(|(last, _)| [last.as_bytes(), &[0]].concat());
             let next = next.map(|next| Key::new(&next)).transpose().map_err(|_| Error::TooLarge)?;
 
-            // A part is a range and not the keys that were listed: a key that was put meanwhile is deleted too.
+            // Each part deletes a range and not the listed keys, so that a key which was put since then is deleted too.
             let part = DeleteRangeRequest {
                 key: from.as_ref().map(key::shown).unwrap_or_default().to_vec(),
                 range_end: next.as_ref().map_or(request.range_end.clone(), |next| key::shown(next).to_vec()),

@@ -188,8 +188,8 @@ impl<S: EtcdStore> Etcd<S> {
     }
 }
 
-/// The lease of a request for a lock or a candidacy. One that was granted for the request ends with it, unless it is kept: nobody knows of
-/// a lease whose request had no answer.
+/// The lease of a request for a lock or a candidacy. A lease that was granted for the request ends with it, unless it is kept: no client
+/// knows the lease if the request had no answer.
 pub(crate) struct LeaseOfCall<S: EtcdStore> {
     id: i64,
     /// Who lent it to whom. A lease that the caller brought is not lent.
@@ -279,7 +279,7 @@ impl<S: EtcdStore> Keeper<S> {
                         }
                     }
                     Some(Err(EtcdStoreError::NoLeader | EtcdStoreError::LeaderChanged)) | None => {
-                        // There was a leader, even if nobody asked it for a renewal: the wait for the next one begins now.
+                        // There was a leader, even if it got no renewal to answer: the wait for the next one begins now.
                         if open.since.elapsed() > PAUSE {
                             self.leaderless_since = None;
                         }

@@ -15,7 +15,7 @@ const NO_LEADER: &str = "etcdserver: no leader";
 
 #[tonic::async_trait]
 impl<S: EtcdStore> Maintenance for Etcd<S> {
-    /// There are none: a store that is full says so to each write.
+    /// There are no alarms: a full store answers each write with an error.
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
         self.caller(&request)?;
         Ok(Response::new(AlarmResponse { header: self.header_now(), alarms: Vec::new() }))

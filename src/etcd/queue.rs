@@ -3,13 +3,13 @@
 //! A contender puts the key `NAME/LEASE`, with its lease; the oldest key under `NAME/` has its turn, and each other one waits until the
 //! one before it is deleted. These are the keys that client-side recipes put, so all of them exclude each other.
 //!
-//! * **Nobody waits in vain**: the key of a caller that is gone is deleted, also while it is still being put; and so are those of all that
-//!   wait at a node that is stopped. (A node that dies leaves them until their leases end.) A contender whose own key is deleted, such as
-//!   by the end of its lease, fails at once.
+//! * **No key of a disconnected caller blocks the queue**: the key is deleted, even while it is still being put. So are the keys of all
+//!   callers that wait at a node that is stopped. (A node that dies leaves them until their leases end.) A contender whose own key is
+//!   deleted, such as by the end of its lease, fails at once.
 //! * **A key that is there already is taken up again**, with its place: the caller repeats a request whose answer was lost. The key is
 //!   written again, so that the end of the earlier request, which may be noticed late, does not delete what the later one waits for or
 //!   holds. If the key had its turn before, it has it still, and keeps it when the later request is cancelled.
-//! * **A change of leader costs nobody the place**: what it interrupts is repeated.
+//! * **A caller keeps its place over a change of leader**: an interrupted request is repeated.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ pub(crate) struct QueueTurn {
 }
 
 impl<S: EtcdStore> Etcd<S> {
-    /// Waits for a turn, with this value of the key. Dropping the future gives up.
+    /// Waits for a turn, with this value of the key. Dropping the future withdraws from the queue.
     pub(crate) async fn turn(
         &self,
         caller: &S::Caller,

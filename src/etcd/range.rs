@@ -243,7 +243,7 @@ impl<'a> RangeView<'a> {
                 continue;
             }
 
-            // A value that is not shown is not kept either, unless it decides the order.
+            // A value that is not shown is kept only if it decides the order.
             let is_kept = !self.request.keys_only || self.target == SortTarget::Value;
             let found = if is_kept { found } else { without_value(found) };
             self.bytes += size(&found);
@@ -270,7 +270,7 @@ impl<'a> RangeView<'a> {
         let RangeRequest { min_mod_revision, max_mod_revision, min_create_revision, max_create_revision, .. } =
             *self.request;
 
-        // A bound of 0 is none.
+        // A bound of 0 means that there is no bound.
         let within = |revision: Revision, least: i64, most: i64| {
             (least == 0 || number(revision) >= least) && (most == 0 || number(revision) <= most)
         };

@@ -47,7 +47,7 @@ const LOCK: [&str; 2] = ["/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock"];
 pub struct EtcdServices<S: EtcdStore> {
     kv: KvServer<Etcd<S>>,
     lock: LockServer<Etcd<S>>,
-    /// Whatever the others have no call for.
+    /// Serves every call that the other routes do not serve.
     all: Routes,
 }
 

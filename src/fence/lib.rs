@@ -109,7 +109,7 @@ pub const RESOURCE_BYTES_MAX: usize = lockkeeper_types::NAME_BYTES_MAX;
 pub struct Fence<S> {
     store: S,
     resources: Mutex<HashMap<String, Arc<AsyncMutex<ResourceState>>>>,
-    /// Why nothing is admitted any more.
+    /// Why the fence no longer admits tokens.
     failure: OnceLock<Arc<std::io::Error>>,
 }
 

@@ -8,7 +8,7 @@
 //! each other and no other one; and of those with requests the idle ones go first.
 //!
 //! **Probes** ([`PortLimits::probes`]) need no slot of an established connection: they are answered while the connection is an arrival, and
-//! it is closed after the answer. Whatever else is slow or unread here, somebody who asks whether the node lives is told.
+//! it is closed after the answer. So a probe gets its answer even if other connections are slow or do not read.
 
 use std::{
     convert::Infallible,
@@ -54,7 +54,7 @@ pub struct PortLimits {
     /// The paths of probes: cheap questions whose short answers need no slot.
     pub probes: &'static [&'static str],
     /// Whether a new connection is refused while all slots have a request under way and no address has more than half of them. Otherwise
-    /// the oldest one of the address with the most goes: for a port where requests are short, and whoever asks again loses nothing.
+    /// the oldest one of the address with the most goes: for a port with short requests that clients can repeat.
     pub refuses: bool,
     /// Whether requests of web pages are answered. A browser sends them for whatever page it shows, and a name that somebody points at
     /// this node makes that page one of the same origin. So a port for programs refuses what only a browser says: `Origin` and

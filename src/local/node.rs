@@ -49,7 +49,7 @@ const NOT_INHERITED: [&str; 13] = [
     "LOCKKEEPER_LOG_FORMAT",
 ];
 
-/// How often it is looked whether a paused node stands still.
+/// Interval of the checks whether a paused node has stopped.
 const STANDSTILL_LOOK: Duration = Duration::from_millis(1);
 
 /// A node, running or not.
@@ -229,8 +229,8 @@ impl LocalNode {
         }
     }
 
-    /// Stops the node's threads where they are (SIGSTOP), and returns when all of them stand still: one that has a processor goes on for
-    /// a moment after the signal. [`signal`](Self::signal) with [`Signal::CONT`] resumes it.
+    /// Stops the node's threads (SIGSTOP), and returns when all of them have stopped: a running thread goes on for a moment after the
+    /// signal. [`signal`](Self::signal) with [`Signal::CONT`] resumes it.
     pub async fn pause(&self) {
         self.signal(Signal::STOP);
         while self.pid().is_some_and(|pid| !stands_still(pid)) {

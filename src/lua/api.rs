@@ -105,7 +105,7 @@ fn call_command(
     to_lua(lua, reply)
 }
 
-/// The arguments as bytes, or the reason why they are none.
+/// The arguments as bytes, or the reason why they cannot be bytes.
 ///
 /// A script has a string once, however many arguments it is; here are as many copies. So they are counted before they are made.
 fn command_arguments(

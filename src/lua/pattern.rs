@@ -275,7 +275,7 @@ impl<'a> Matcher<'a> {
         let captured = (digit as usize).checked_sub(b'1' as usize).and_then(|index| self.captures.get(index));
         let (start, length) = match captured {
             Some(Capture::Part(start, length)) => (*start, *length),
-            // A position has no text: Lua compares as many bytes as there are in memory, which is none of ours.
+            // A position has no text. Lua would compare bytes of unrelated memory; this does not match.
             Some(Capture::Position(_)) => return Ok(None),
             Some(Capture::Open(_)) | None => return Err(MatchFailure::Pattern("invalid capture index")),
         };

@@ -246,7 +246,7 @@ pub(crate) fn foreign_text(error: &mlua::Error) -> String {
     }
 }
 
-/// Calls a function of the script so that whatever it raises passes this function unchanged, and returns its first result.
+/// Calls a function of the script so that its errors pass this function unchanged, and returns its first result.
 pub(crate) fn call_guarded(lua: &Lua, function: &Function, arguments: Vec<Value>) -> mlua::Result<Value> {
     let mut results = call_guarded_all(lua, function, arguments)?;
     Ok(results.pop_front().unwrap_or_default())

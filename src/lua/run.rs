@@ -1,6 +1,6 @@
 //! One run of a script, in an interpreter of its own.
 //!
-//! An interpreter is made for each run and thrown away with it, so nothing of a run reaches the next one, whatever it did to its globals.
+//! Each run has its own interpreter, which is dropped with it, so a run cannot affect the next one, even by its globals.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -69,7 +69,7 @@ pub(crate) fn run(
         reply
     });
 
-    // The reason for which a run was ended counts, whatever error it led to.
+    // The reason why a run was ended counts, not the error that it led to.
     if let Some(ended) = budget.ended() {
         return Err(ended_failure(&budget, ended));
     }

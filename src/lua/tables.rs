@@ -82,7 +82,7 @@ impl MoveSpender<'_> {
 fn remove(lua: &Lua, budget: &RunBudget, values: MultiValue) -> mlua::Result<MultiValue> {
     let arguments = LuaArguments::new(lua, values);
     let list = list_of(&arguments)?;
-    // A list with holes may be said to be as long as its highest place, whatever it has in between.
+    // The length of a list with holes may be its highest place.
     let end = i64::try_from(list.raw_len()).unwrap_or(i64::MAX);
     let position = i64::from(arguments.integer_or(2, end)? as i32);
     if !(1..=end).contains(&position) {

@@ -176,7 +176,7 @@ impl Machine {
     ) -> Result<Reply, Refusal> {
         let owner = self.sessions.existing(session);
         if !owner.grants.contains(token) {
-            // The holder of a grant that an operator took is told why, once; then the reason makes room for others.
+            // The holder of a grant that an operator revoked gets the reason once. Then the reason is dropped.
             return Err(self.forget_taken(session, token).unwrap_or(Refusal::NotHeld));
         }
         if Planted::ReleaseIgnoresToken.is_on() {
@@ -189,7 +189,7 @@ impl Machine {
         Ok(Reply::Released(Released::Grant))
     }
 
-    /// Takes a grant out of the table. Does not hand on its locks: those that are awaited go to `freed`, so that a command that ends
+    /// Takes a grant out of the table. Does not grant its locks to waiters: awaited locks go to `freed`, so that a command that ends
     /// several grants can end all of them first.
     pub(super) fn end_grant(
         &mut self,

@@ -6,7 +6,7 @@
 use crate::{table::ActiveLock, *};
 
 impl Machine {
-    /// Ends a wait for good: its client is told that it was removed, and not that it may come again.
+    /// Ends a wait for good: the answer to its client says that the wait was removed, not that it may be repeated.
     ///
     /// Removes a waiter, but only from the queue of this lock: a mistyped ticket must not remove a waiter of another lock. A wait whose
     /// session is over ends without an operator.

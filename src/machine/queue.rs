@@ -39,7 +39,7 @@ impl Machine {
         if self.locks.len() + survey.new_locks > self.capacity.locks {
             return Err(Refusal::Limit(Limit::Locks));
         }
-        // Each wait may become a grant, and then nobody asks again whether there is room.
+        // Each wait may become a grant, and the limit is not checked again then.
         if owner.grants.len() + owner.waits as usize >= self.batch.limits().grants_per_session {
             return Err(Refusal::Limit(Limit::GrantsPerSession));
         }
@@ -138,7 +138,7 @@ impl Machine {
             if is_awaited {
                 freed.push(want.name.clone());
             } else {
-                // There is nothing left to hand on, and a lock that leaves the table must not be found in the backlog (M6).
+                // There is no grant left to make, and a lock that leaves the table must not be in the backlog (M6).
                 self.backlog.remove_lock(&want.name);
             }
         }

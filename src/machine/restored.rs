@@ -7,8 +7,8 @@
 //!   or a cluster that was restored before, can have issued by then. A resource that remembers the highest token accepts every new grant,
 //!   and refuses every old one. A step of fixed size would not do: a copy that is restored on Monday and again on Tuesday would issue the
 //!   same tokens twice, and a holder of Monday's cluster would pass the fence of Tuesday's.
-//! * **No client keeps a session.** Each session gets another id, by a random number of this restore. A client of the old cluster is told
-//!   that its session is unknown, and has lost what it held. It must not go on: with its session alive, it would trust a lock that it was
+//! * **No client keeps a session.** Each session gets another id, by a random number of this restore. A client of the old cluster learns
+//!   that its session is unknown, and has lost its locks. It must not go on: with its session alive, it would trust a lock that it was
 //!   granted after the copy, and that the restored table grants to another.
 //! * **Nothing is granted for some time**, from the first stamp of the new cluster on ([`Restore::closed_ms`]). A lock that was granted
 //!   after the copy is free in the restored table, and its holder trusts it until its deadline, which nothing in the copy tells. So no

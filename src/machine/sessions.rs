@@ -151,8 +151,8 @@ impl Machine {
         self.clear_away(id, events);
     }
 
-    /// Ends the session's waits and grants, and only then hands on its locks: if the budget suffices, nothing of it is left when others
-    /// are granted. Otherwise the rest goes to the backlog.
+    /// Ends the session's waits and grants, and only then grants its locks to others: if the budget is enough, the session has nothing left
+    /// at that time. Otherwise the rest goes to the backlog.
     pub(super) fn clear_away(&mut self, id: SessionId, events: &mut Vec<Event>) {
         let Some(SessionEnding { end, .. }) = self.sessions.existing(id).ending else { return };
         let mut freed = Vec::new();

@@ -175,7 +175,7 @@ impl Machine {
         lock.closed_until().max(self.closed_until()).map_or(0, |until| self.clock.remaining_ms(until))
     }
 
-    /// The holder as an acquire is told of it that it blocks: without the client behind it. The table remembers that reply, and may read it
+    /// The holder in the reply to an acquire that it blocks: without the client behind it. The table remembers that reply, and may read it
     /// back from a snapshot, so it holds what a snapshot's record holds.
     fn holder_view(&self, lock: &ActiveLock, token: Token) -> HolderView {
         let held = self.grants.existing(token);

@@ -1,7 +1,7 @@
 //! What a node counts and measures, in the text that Prometheus reads (`OpenMetrics` 1.0).
 //!
-//! Counters and histograms live in [`Metrics`] for as long as the process does; it is cheap to clone. A present value, such as
-//! the number of locks, is not kept a second time: whoever answers a scrape reads it then and adds it with [`Present`].
+//! Counters and histograms live in [`Metrics`] for as long as the process does; it is cheap to clone. A present value, such as the number
+//! of locks, is not kept a second time: the code that answers a scrape reads it then and adds it with [`Present`].
 //!
 //! Names follow Prometheus's conventions: `lockkeeper_` first, base units (seconds, bytes) at the end, `_total` after a
 //! counter. Clients choose no label value, so the number of time series is bounded.

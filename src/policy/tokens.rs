@@ -1,8 +1,7 @@
 //! Bearer tokens: a client that sends one has its identity.
 //!
-//! A token is 256 random bits, so one SHA-256 suffices to store it. A slow hash protects passwords, which people choose
-//! and others guess, but nobody guesses 256 bits. The file of a node holds hashes only; the token itself is printed once,
-//! when it is made.
+//! A token is 256 random bits, so one SHA-256 suffices to store it. A slow hash protects passwords, which people choose and others can
+//! guess. 256 random bits cannot be guessed. The file of a node holds hashes only; the token itself is printed once, when it is made.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Whether a leader is cut off from its quorum.
 //!
-//! Each request asks, some of them more than once, and the answer needs the last acknowledgement of each voter. So it is kept: whoever was
-//! in contact at a moment stays so until the limit has passed since that moment. Within that time a change of members may ask for more
+//! Each request asks, some of them more than once, and the answer needs the last acknowledgement of each voter. So it is kept: a leader in
+//! contact at a moment stays in contact until the limit has passed since that moment. Within that time a change of members may ask for more
 //! acknowledgements than were counted; a leader that loses them then notices it by the limit later at most.
 
 use std::{

@@ -234,7 +234,7 @@ impl Replica {
         Ok(self.table.read(look))
     }
 
-    /// Reads the table as [`Self::read`] does, and as of the leader's present clock: `look` is told the cluster time to count from.
+    /// Reads the table as [`Self::read`] does, and as of the leader's present clock: `look` gets the cluster time to count from.
     ///
     /// What ends is decided by the log, and a deadline that has passed by the leader's clock is not in the log yet. To show it as passed
     /// would be wrong: the clock of a next leader begins at the last stamp of the log, so that a later read could show it as not passed. So

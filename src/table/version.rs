@@ -19,7 +19,7 @@ pub struct AppliedVersion {
 }
 
 impl Default for AppliedVersion {
-    /// Of this build.
+    /// The version of this build.
     fn default() -> Self {
         Self::new(Versions::OWN)
     }

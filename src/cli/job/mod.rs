@@ -17,7 +17,8 @@
 //!   SIGKILL just before it. It uses a local timer and needs no server.
 //! * Each *keeper* knows the deadline too. It kills when the deadline is near (the process above it is stopped) or its link
 //!   to that one closes (it is dead).
-//! * Whoever kills spares the keepers below it until the command's processes are dead: if it is stopped meanwhile, they go on.
+//! * A process that kills spares the keepers below it until the command's processes are dead: if it is stopped before that, the keepers go
+//!   on.
 //! * When the inner keeper is dead, the kernel kills the command. The command's descendants are adopted by the next process
 //!   above that lives. That one, and each further one above, sees its link downwards close, and kills them.
 //!

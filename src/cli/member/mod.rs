@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 
 use super::{ClusterArguments, Exit, Failure};
 
-/// Lists, adds and removes the nodes of the cluster. The cluster serves meanwhile.
+/// Lists, adds and removes the nodes of the cluster. The cluster keeps serving.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct MemberTool {

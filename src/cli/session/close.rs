@@ -50,7 +50,8 @@ impl Close {
         Ok(Exit::Success)
     }
 
-    /// The number of closed sessions, without those that ended before their turn. Sessions opened meanwhile are not closed.
+    /// Closes all sessions that match. Returns their number, without the ones that ended before. Sessions that are opened during the call
+    /// are not closed.
     async fn close_all(&self, client: &Client) -> Result<u64, Failure> {
         let mut sessions: Vec<SessionId> = Vec::new();
         let mut page_token = String::new();

@@ -1,4 +1,4 @@
-//! The terminal: taken for the live view, and given back however the program ends.
+//! The terminal: it is taken for the live view, and restored however the program ends.
 
 use std::{
     io::{self, Stdout, stdout},

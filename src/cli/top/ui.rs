@@ -73,7 +73,7 @@ impl Ui {
         self.is_paused
     }
 
-    /// The row of a pane, which has so many.
+    /// The selected row of a pane, which has this number of rows.
     pub(super) fn row(&mut self, pane: Pane, rows: usize) -> usize {
         let row = &mut self.rows[pane as usize];
         *row = (*row).min(rows.saturating_sub(1));

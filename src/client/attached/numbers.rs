@@ -33,7 +33,7 @@ use lockkeeper_proto::v1::RequestId;
 /// where it does not suffice.
 const AGES_S: [u64; 3] = [3_600, 60, 5];
 
-/// How often a request takes a later id. Once is enough unless other requests discard more replies meanwhile.
+/// How often a request takes a later id. Once is enough unless other requests discard more replies at the same time.
 const LATER_IDS_MAX: usize = 3;
 
 const RANDOM_BITS: u32 = 32;

@@ -59,7 +59,7 @@ fn mode(field: &'static str, mode: Option<v1::Mode>) -> Result<Option<Mode>, Err
     })
 }
 
-/// On the wire, an empty text is none.
+/// On the wire, an empty text means that there is none.
 fn given(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }

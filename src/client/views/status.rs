@@ -160,7 +160,7 @@ pub enum Role {
     Leader,
     /// It follows.
     Follower,
-    /// It stands for election.
+    /// The node stands for election.
     Candidate,
     /// It follows and has no vote.
     Learner,

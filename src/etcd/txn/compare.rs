@@ -13,7 +13,7 @@ use crate::{
 
 /// What a compare demands of an entry. etcd's numbers are signed, and those of the store are not.
 pub(super) enum CompareCondition {
-    /// It holds, or not, whatever the entry is.
+    /// It holds or fails for every entry.
     Constant(bool),
     Operand(Relation, Operand),
 }

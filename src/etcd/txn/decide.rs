@@ -85,7 +85,7 @@ pub(super) enum Decided<'a> {
     },
 }
 
-/// The operations of a branch about which nothing is to be decided.
+/// The operations of a branch that need no decision.
 pub(super) fn undecided(operations: &[RequestOp]) -> Vec<Decided<'_>> {
     let requests = operations.iter().filter_map(|operation| operation.request.as_ref());
     requests

@@ -263,7 +263,7 @@ fn word(first: u8, rest: &[u8]) -> (JsonTokenKind, usize) {
     (JsonTokenKind::Error("invalid token"), 0)
 }
 
-/// Whether it begins as a number that is none in JSON, and that the library takes.
+/// Whether it begins like a number that the library accepts and JSON does not.
 fn is_lax_number(rest: &[u8]) -> bool {
     rest[0] == b'+' || starts_with_word(rest, b"inf") || starts_with_word(rest, b"nan")
 }

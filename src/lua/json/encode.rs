@@ -13,7 +13,7 @@ use crate::{
 
 /// An array up to this length may have any holes.
 const SPARSE_SAFE: u64 = 10;
-/// A longer one must have an element for each so many places.
+/// A longer array must have at least one element for this number of places.
 const SPARSE_RATIO: u64 = 2;
 
 pub(super) fn encode(lua: &Lua, budget: &RunBudget, value: &Value) -> Result<Vec<u8>, JsonFailure> {
@@ -128,7 +128,7 @@ impl JsonEncoder<'_> {
     }
 }
 
-/// The length of an array. It is zero if the table is none.
+/// The length of an array, or zero if the table is not an array.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the number is whole and not negative")]
 fn array_length(table: &Table) -> Result<u64, JsonFailure> {
     let mut length = 0;

@@ -92,7 +92,8 @@ impl Machine {
         draft.set_children(parent, &above, children);
     }
 
-    /// Deletes entries that are there. One that has children then fails: whatever the order of their keys, all of one operation go at once.
+    /// Deletes existing entries. Fails for one that then still has children. All entries of one operation are deleted at once, so the order
+    /// of their keys does not matter.
     pub(super) fn plan_deletions(&self, keys: Vec<Key>, draft: &mut Draft) -> Result<(), OperationObstacle> {
         for key in &keys {
             let parent = self.drafted(key, draft).and_then(|entry| entry.parent().cloned());

@@ -5,7 +5,7 @@
 //! what it does to the table decides. Under pressure those that ask for more are refused first, and renewals and releases go on: a cluster
 //! that refuses these ends the sessions of its clients, and keeps what they would give back.
 //!
-//! A transaction is judged by the branch that would run now, and asks for nothing more if each of its writes
+//! A transaction is classified by the branch that would run now. It does not ask for more if each of its writes
 //! * deletes an entry;
 //! * puts an entry over one that has the same lease, or renews that lease, and claims no other lock;
 //! * puts an entry with a deadline of its own over one that has a deadline, too, and claims no other lock, or changes a deadline;
@@ -18,8 +18,7 @@
 //! A few bytes of growth are part of a renewal: the writer's new version may be longer, and a release adds its mark. So a table without
 //! room for more has a reserve for them, 1 / [`RESERVE`] of its limit.
 //!
-//! Left out: what happens between the judgement and the log. A lease may end meanwhile; then the command is refused or applied as any
-//! other.
+//! Left out: changes between this check and the log. A lease may end in between; the command is then refused or applied like any other.
 
 use std::collections::BTreeSet;
 

@@ -110,7 +110,7 @@ impl TableClock {
 
     /// Advances time to a deadline that is handled now.
     pub(crate) fn reach(&mut self, deadline: Stamp) {
-        // A late deadline lies in the past: time does not run back, but its effects count from it.
+        // A deadline that is handled late is in the past. Time does not run back, but the effects count from the deadline.
         self.now = self.now.max(deadline);
         self.moment = deadline;
     }
@@ -129,7 +129,7 @@ impl TableClock {
         self.closed_until.filter(|until| *until > self.now)
     }
 
-    /// Keeps all locks closed until this moment. Returns whether they were to be closed already.
+    /// Keeps all locks closed until this moment. Returns whether a time until which they are closed was set already.
     pub(crate) fn close_until(&mut self, until: Stamp) -> bool {
         self.closed_until.replace(until).is_some()
     }

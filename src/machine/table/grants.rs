@@ -81,7 +81,7 @@ impl GrantTable {
         }
     }
 
-    /// What an operator said of a grant of this session, if he revoked it.
+    /// The operator's reason and deadline for a grant of this session, if it was revoked.
     pub(crate) fn revoked(&self, session: SessionId, token: Token) -> Option<&RevokedGrant> {
         self.revoked.get(&(session, token))
     }

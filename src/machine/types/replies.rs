@@ -185,7 +185,7 @@ pub enum Refusal {
         present: Revision,
     },
     /// To a transaction that claims a lock: the cluster was restored from a copy, and grants nothing before the deadlines of the old
-    /// cluster's holders have passed. An acquire is told that the lock is busy, or waits.
+    /// cluster's holders have passed. An acquire gets the answer that the lock is busy, or waits.
     Closed {
         /// For how long yet.
         remaining_ms: u64,

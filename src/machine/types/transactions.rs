@@ -285,8 +285,8 @@ impl Txn {
         Self { attached: Some(attached), ..self }
     }
 
-    /// The same as [`Self::by_attached`]; if it succeeds, it also closes the session, after its operations. So nobody can attach the
-    /// session between a look whose it is and its end.
+    /// The same as [`Self::by_attached`]; if it succeeds, it also closes the session, after its operations. So no other connection can
+    /// attach the session between the check of its owner and its end.
     pub fn closing(self, attached: Attached) -> Self {
         Self { closes: true, ..self.by_attached(attached) }
     }

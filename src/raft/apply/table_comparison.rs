@@ -55,7 +55,7 @@ pub struct TableComparison {
     table: Arc<Table>,
     identity: Arc<NodeIdentity>,
     blocking: Blocking,
-    /// One hash is computed at a time, whoever asks.
+    /// One hash is computed at a time, for all callers together.
     computing: Semaphore,
     known: Mutex<ComparisonState>,
 }

@@ -44,7 +44,7 @@ const CONNECT_PAUSES_MS: [u64; 6] = [0, 5, 20, 80, 200, 400];
 const RECONNECT_TIME: Duration = Duration::from_millis(10);
 /// Heartbeat intervals without a message after which a leader counts as gone.
 const SILENT_HEARTBEATS: u32 = 2;
-/// Heartbeat intervals after which a leader that was heard meanwhile counts as alive.
+/// Heartbeat intervals after which a leader that was heard since counts as alive.
 const ALIVE_AFTER_HEARTBEATS: u32 = 6;
 /// Time between two checks of a peer.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -109,7 +109,7 @@ async fn wait_for_turn(turn: u32, shorter_logs: &Notify) {
     }
 }
 
-/// Whether another node leads, and still does after a turn: whoever leads now may be deposed by a candidate that was on its way.
+/// Whether another node leads, and still leads after a turn: a candidate that was on its way may depose the present leader.
 async fn lasts(another_leads: impl Fn() -> bool) -> bool {
     if !another_leads() {
         return false;

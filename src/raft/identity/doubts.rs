@@ -5,7 +5,7 @@
 use super::{IdentityError, NodeIdentity};
 use crate::types::LogId;
 
-/// Why a directory must not be used any more.
+/// Why a directory must no longer be used.
 #[derive(Clone, Debug)]
 pub(super) enum Doubt {
     /// The witness, and what it remembers that the directory lacks.
@@ -61,7 +61,7 @@ impl NodeIdentity {
         }
     }
 
-    /// Returns the reason once it is known that this directory must not be used any more.
+    /// Returns the reason once it is known that this directory must no longer be used.
     pub async fn outdated(&self) -> IdentityError {
         let mut outdated = self.outdated.subscribe();
         let why = outdated.wait_for(Option::is_some).await.expect("the sender is in self");

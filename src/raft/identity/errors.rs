@@ -1,6 +1,6 @@
 //! Why a node cannot use its identity, as its operator reads it.
 //!
-//! Each message names the file or the node, what was found, and the way back: whoever reads it has a node that does not start.
+//! Each message names the file or the node, the problem, and the remedy: its reader has a node that does not start.
 
 use std::{io, path::PathBuf};
 

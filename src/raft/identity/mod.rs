@@ -153,7 +153,7 @@ pub struct NodeIdentity {
     /// Starts of this node that peers remember, where they are not the present one. Shown to the peer, they prove that this start follows
     /// from it.
     earlier_starts: std::sync::Mutex<BTreeMap<u64, Start>>,
-    /// Why this directory must not be used any more.
+    /// Why this directory must no longer be used.
     outdated: watch::Sender<Option<Doubt>>,
     /// The member that said that this node was removed.
     removed: watch::Sender<Option<u64>>,

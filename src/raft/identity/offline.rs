@@ -1,4 +1,4 @@
-//! Identities without a running node: read from a directory that is at rest, or made for a member of a restored cluster.
+//! Identities without a running node: read from the directory of a stopped node, or made for a member of a restored cluster.
 
 use std::path::Path;
 

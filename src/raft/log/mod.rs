@@ -3,7 +3,7 @@
 //! A log that silently forgets is worse than one that is lost: its node votes a second time in a term, or counts towards a majority for
 //! an entry that it no longer has, and a token is issued twice. So this module is built around two promises:
 //!
-//! * acknowledged writes are durable, whatever fails afterwards;
+//! * acknowledged writes are durable, even if anything fails afterwards;
 //! * a log that differs from what was written is not opened.
 //!
 //! Its parts, from the disk up:

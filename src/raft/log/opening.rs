@@ -91,7 +91,7 @@ pub enum LogOpenError {
         /// The time limit.
         limit: Duration,
     },
-    /// Nothing more can be written.
+    /// The disk is full, so the log cannot be written.
     #[error("the log in {} cannot be opened: {no_room} ({source})", directory.display())]
     Full {
         /// The log's directory.

@@ -40,7 +40,7 @@ const JOBS_MAX: usize = 256;
 const QUEUED_BYTES_MAX: usize = 32 << 20;
 /// Bytes that are read in one step, from the disk or for a peer.
 const STEP_BYTES_MAX: usize = 1 << 20;
-/// Attempts to read a range before giving up, since entries were removed meanwhile.
+/// Maximum number of attempts to read a range from which entries are removed at the same time.
 const READ_ATTEMPTS_MAX: u32 = 100;
 
 /// Options for opening a log.
@@ -106,7 +106,7 @@ struct SharedLog {
 }
 
 impl LogStore {
-    /// Opens the log in a directory, or creates one there. Reads all of it, and blocks meanwhile.
+    /// Opens the log in a directory, or creates one there. Reads all of it. Blocks.
     pub fn open(directory: &Path, options: LogOptions) -> Result<Self, LogOpenError> {
         let LogOptions { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure, metrics } =
             options;
@@ -365,7 +365,7 @@ impl SharedLog {
             let (answer, answered) = oneshot::channel();
             self.send(WriterJob::Read { from, to, bytes_max, answer }).await?;
             let page = self.health.wait(async { answered.await.ok() }).await?;
-            // The error may concern entries that were removed meanwhile: look again.
+            // The error may concern entries that were removed during the read: try again.
             if self.memory().removals != removals {
                 continue;
             }

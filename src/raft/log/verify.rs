@@ -74,7 +74,7 @@ pub(super) fn verify<D: Disk>(
     compare(&recovered, mark, snapshot.as_ref())?;
 
     if !torn.is_empty() {
-        // From the end: whatever a crash leaves of them is the remains of a torn entry again.
+        // Remove from the end: the rest after a crash is then again a torn entry.
         for key in torn.iter().rev() {
             trees.disk.remove(Tree::Log, &key.encode())?;
         }

@@ -51,7 +51,7 @@ pub async fn tell<C: Connector, D: SnapshotSource>(
 
         let others = membership.membership().nodes().filter(|(id, _)| ![own, leader].contains(id));
         join_all(others.map(async |(id, node)| {
-            // A member that is down is told in a later round.
+            // A member that is down gets the question in a later round.
             let _ = prober.ask(*id, node, (leader, vote), PATIENCE).await;
         }))
         .await;

@@ -29,7 +29,7 @@ const AHEAD: Duration = Duration::from_secs(1);
 const PAUSE_PER_HASH: u32 = 100;
 /// How long a member's hash is waited for: the longest wait for the entry, and a large table.
 const HASH_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a member is waited for that is told the outcome.
+/// Time limit for telling a member the outcome.
 const VERDICT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Compares the tables every `interval` while this node leads. Does not end.

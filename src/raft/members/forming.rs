@@ -46,7 +46,7 @@ const ROUNDS_PER_REMINDER: u64 = 40;
 /// The cluster as configured.
 #[derive(Clone, Debug)]
 pub struct FormingConfig {
-    /// Found the cluster if there is none.
+    /// Whether this node founds the cluster if there is none.
     pub bootstrap: bool,
     /// The members, including this node. Equal on all that found a cluster together.
     pub members: BTreeMap<u64, MemberNode>,
@@ -99,7 +99,7 @@ pub enum FormingError {
 
 /// Returns once this node belongs to a cluster: as a founder, or because it was added. Has no deadline: it waits for operators.
 ///
-/// Hello must be answered meanwhile. [`initialize`] must follow.
+/// Hello must be answered during this call. [`initialize`] must follow.
 pub async fn form<C: Connector>(
     identity: &NodeIdentity,
     plan: &FormingConfig,
@@ -221,7 +221,7 @@ enum Conclusion {
     Found(Vec<Founder>),
     /// A cluster has this node as a member.
     Join,
-    /// Neither, for these reasons.
+    /// The node neither founds nor joins, for these reasons.
     Wait(Vec<String>),
 }
 
@@ -264,7 +264,7 @@ enum Heard {
     Ready(Incarnation),
     /// It belongs to the cluster, and knows this node as a member.
     KnowsThisNode,
-    /// Neither, for this reason.
+    /// The node neither founds nor joins, for this reason.
     Reason(String),
 }
 

@@ -112,7 +112,7 @@ pub enum MemberError {
         /// The id.
         node_id: u64,
     },
-    /// There is no such member.
+    /// There is no member with this id.
     #[error("node {node_id} is not a member; the members are {}", ids(.members))]
     Unknown {
         /// The id.
@@ -243,7 +243,7 @@ impl Members {
             CandidateAdmission::Change(change) => Ok(Some(change)),
         };
 
-        // The membership is judged once the candidate has answered: in between, another change may have been made.
+        // Check the membership after the candidate has answered, because another change may have been made before.
         self.ensure_leads()?;
         let term = self.term();
         let judged = self.applied_membership().await?;

@@ -16,7 +16,7 @@ pub(super) struct MembershipView<'a> {
     pub(super) membership: &'a Membership,
     /// Whether a member, or this node, has answered lately.
     pub(super) is_alive: &'a dyn Fn(u64) -> bool,
-    /// Whether an id was a member's before, and is none's now.
+    /// Whether an id is that of a former member.
     pub(super) was_removed: &'a dyn Fn(u64) -> bool,
 }
 
@@ -43,7 +43,7 @@ impl MembershipView<'_> {
         self.membership.nodes().find(|(_, node)| node.is_leaving).map(|(id, _)| *id)
     }
 
-    /// One change at a time: each is judged by its effect on the members that are there now.
+    /// Only one change at a time: each is checked for its effect on the present members.
     fn settled(&self) -> Result<(), MemberError> {
         match self.membership.get_joint_config().len() {
             0 | 1 => Ok(()),
@@ -93,7 +93,7 @@ pub(super) enum CandidateAdmission {
 pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<CandidateAdmission, MemberError> {
     let Candidate { node_id, incarnation, ref peer_address, ref client_address, stays_learner } = *candidate;
 
-    // A member that asks again has new addresses, or was told nothing the first time.
+    // A member that asks again has new addresses, or did not get the first answer.
     if let Some(known) = view.membership.get_node(&node_id) {
         if known.incarnation != Some(incarnation) {
             return Err(MemberError::IdInUse { node_id });
@@ -250,7 +250,7 @@ pub(super) fn promotion(
 ) -> Result<MembershipChange, MemberError> {
     let voters: Vec<u64> =
         view.voters().into_iter().filter(|voter| Some(*voter) != instead_of).chain([learner]).collect();
-    // Judged again: minutes have passed since the learner was added, and a voter may have fallen silent meanwhile.
+    // Check again: minutes have passed since the learner was added, and a voter may have fallen silent.
     view.serves(&voters)?;
 
     Ok(match instead_of {

@@ -154,7 +154,7 @@ impl<C: Connector, D: SnapshotSource> Prober<C, D> {
         Ok((Duration::from_millis(answer.silence_ms), answer.last_log_id.map(LogId::from)))
     }
 
-    /// Asks one member for the hash of its table right after this entry. Returns `None` if it has none to compare.
+    /// Asks one member for the hash of its table right after this entry. Returns `None` if it has no hash to compare.
     pub(crate) async fn hash_table(
         &self,
         target: u64,

@@ -99,7 +99,7 @@ impl Envelope {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerCaller {
     pub(crate) node_id: u64,
-    /// There is none to remember if the log does not name the node, or if its version has no starts.
+    /// `None` if the log does not name the node, or if its version has no starts.
     start: Option<Start>,
 }
 
@@ -107,8 +107,8 @@ pub(crate) struct PeerCaller {
 pub(crate) type LogProgress = (u64, Option<LogId>);
 
 /// Checks that a call is for this node, and that its caller has the expected incarnation and start. `named` returns the incarnation by
-/// which this node's log names a member, `was_removed` whether a node was a member and is none any more, `progress`
-/// this node's own term and end of log, `certified` the node that the caller's certificate names.
+/// which this node's log names a member, `was_removed` whether a node is a former member, `progress` this node's own term and end of log,
+/// `certified` the node that the caller's certificate names.
 ///
 /// A call that names the incarnation of a new node comes from a cluster that has added it: the node joins. A caller that the log does not
 /// name is admitted: its membership may be newer than this node's log, and Raft needs the two to communicate (§4.1 of Ongaro's thesis).

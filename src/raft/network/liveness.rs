@@ -1,7 +1,7 @@
 //! The *liveness* of peers: the connections that their processes opened to this node, and when it last heard from each.
 //!
-//! When a process ends, its operating system closes all of its connections. So a peer with an open connection runs, whatever happened to
-//! its other connections.
+//! When a process ends, its operating system closes all of its connections. So a peer with an open connection runs, even if its other
+//! connections broke.
 //!
 //! There are two measures of a silence. [`PeerLiveness::silence`] is the plain time. [`PeerLiveness::counted_silence`] leaves out the
 //! stalls of this node: while its process is paused or starved of CPU, messages wait in its sockets, and their sender is not silent. The

@@ -66,7 +66,7 @@ pub struct PeerProgram {
 }
 
 impl Default for PeerVersions {
-    /// Of this build.
+    /// The versions of this build.
     fn default() -> Self {
         Self::new(Versions::OWN)
     }

@@ -1,7 +1,7 @@
 //! Notes for the audit trail: acts that do not change the table, such as a refused permission.
 //!
-//! Each costs a command, and anybody can be refused as often as he likes: so a node proposes a few a second, and the next note says how
-//! many were left out. The trail is the log, so only the leader can write a note; elsewhere it counts as left out.
+//! Each costs a command, and a client can cause any number of refusals. So a node proposes a few a second, and the next note says how many
+//! were left out. The trail is the log, so only the leader can write a note; elsewhere it counts as left out.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

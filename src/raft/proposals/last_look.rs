@@ -1,7 +1,7 @@
 //! The last look at a command before it is proposed.
 //!
-//! An entry of the log cannot be refused any more: each node applies it, now and at each later start. So what is wrong with a command must
-//! show before it is in an entry, where only its caller is refused. The leader looks at each command as the other nodes will get it:
+//! An entry of the log cannot be refused: each node applies it, now and at each later start. So an invalid command must be found before it
+//! is in an entry, while only its caller is refused. The leader looks at each command as the other nodes will get it:
 //!
 //! * all its values are within the limits of this version ([`Command::check_limits`]), those included that the server has added, such as
 //!   the owners of sessions;

@@ -3,7 +3,7 @@
 //! In the order in which a command passes:
 //!
 //! * `renewals` gathers renewals of sessions into one command, and `audit_notes` limits how many notes the audit trail gets;
-//! * `last_look` checks a command in the task of its caller, since an entry of the log cannot be refused any more;
+//! * `last_look` checks a command in the task of its caller, since an entry of the log cannot be refused;
 //! * [`proposer`] takes all commands that wait, stamps them and hands them to Raft as one entry, bound to the leader's term;
 //! * [`leadership`] says whether this node leads, and holds the [`clock`] by which it stamps;
 //! * `ticker` proposes a tick when a deadline of the table is due and nothing else is proposed;

@@ -88,7 +88,7 @@ pub enum NoReply {
     /// The command cannot be a part of the log. It had no effect.
     #[error("the command was refused before it was proposed: {0}")]
     Unfit(Unfit),
-    /// No answer in time, or leadership was lost meanwhile. The command may still take effect.
+    /// No answer in time, or this node lost leadership. The command may still take effect.
     #[error("no answer in time; the request may still take effect")]
     Unknown,
 }
@@ -107,8 +107,8 @@ struct Proposal {
 
 /// By how much commands that are under way may make ranges longer, in units of work.
 ///
-/// The table does not have their entries yet when a later command is judged, and has them when that one is applied: a batch of ranges that
-/// were empty would visit them all.
+/// The table does not have their entries yet when the cost of a later command is computed, and has them when that command is applied: a
+/// batch of commands on ranges that were empty would visit them all.
 #[derive(Clone, Default)]
 struct UnderWay(Arc<AtomicUsize>);
 
@@ -235,8 +235,8 @@ impl Proposer {
         (QUEUE - self.queue.capacity()) as u64
     }
 
-    /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full. Whoever asks refuses one
-    /// then: it is logged, at a limited rate.
+    /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full. The caller then refuses a
+    /// request, and that is logged at a limited rate.
     pub fn is_overloaded(&self) -> bool {
         let is_overloaded = self.is_nearly_full();
         if is_overloaded && let Some(count) = self.refused.count() {
@@ -342,7 +342,7 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
     }
 }
 
-/// The proposals of a term. The others, of an office that was lost, are refused. `None` if none is left.
+/// The proposals of a term. Proposals of an earlier term are refused. `None` if no proposal is left.
 fn in_term(term: u64, mut proposals: Vec<Proposal>) -> Option<Vec<Proposal>> {
     // That there are others is rare.
     if proposals.iter().any(|proposal| proposal.term != term) {

@@ -4,8 +4,8 @@
 //! for one each: what waits when a round begins shares its read index. A read that comes later waits for the next round, since its read
 //! index must not be noted before it began.
 //!
-//! The rounds run beside Raft, whatever runtime the reads are on. [`IN_FLIGHT`] of them are under way at a time: a read that comes during
-//! the first one does not wait for its end, and under load the next round gathers more.
+//! The rounds run on Raft's runtime, even if the reads run on another one. [`IN_FLIGHT`] of them are under way at a time: a read that comes
+//! during the first one does not wait for its end, and under load the next round gathers more.
 
 use std::{sync::Arc, time::Duration};
 

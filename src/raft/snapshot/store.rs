@@ -33,7 +33,7 @@ struct OpenedStore {
     directory: PathBuf,
     blocking: Blocking,
     latest: Mutex<Option<SnapshotFile>>,
-    /// Held while a snapshot is renamed, which takes time; `latest` is not locked meanwhile.
+    /// Held while a snapshot is renamed, which takes time; `latest` is not locked during that time.
     publishing: Mutex<()>,
     /// Numbers for the names of unfinished files.
     partials: AtomicU64,
