@@ -27,9 +27,9 @@ struct Ratchet {
 }
 
 /// To be lowered (the comments: raised) by the commit that makes a number better.
-const RATCHETS: [Ratchet; 10] = [
+const RATCHETS: [Ratchet; 12] = [
     Ratchet { what: UNDIVIDED, now: 9, goal: 30 },
-    Ratchet { what: COMMENTS, now: 20, goal: 20 },
+    Ratchet { what: COMMENTS, now: 20, goal: 25 },
     Ratchet { what: PAIRED_BINDINGS, now: 15, goal: 20 },
     Ratchet { what: BOOLEAN_ARMS, now: 0, goal: 0 },
     Ratchet { what: SHARED_NAMES, now: 32, goal: 60 },
@@ -38,6 +38,8 @@ const RATCHETS: [Ratchet; 10] = [
     Ratchet { what: LONGEST_ROW, now: 8, goal: 8 },
     Ratchet { what: TELEGRAMS, now: 0, goal: 0 },
     Ratchet { what: AVOIDED_WORDS, now: 0, goal: 0 },
+    Ratchet { what: IS_NO, now: 1, goal: 0 },
+    Ratchet { what: VERBLESS, now: 0, goal: 0 },
 ];
 
 const UNDIVIDED: &str = "functions of 15 lines and more without a blank line, in %";
@@ -50,6 +52,8 @@ const LONGEST: &str = "lines of the longest function";
 const LONGEST_ROW: &str = "statements of a block in a row, without a blank line between them";
 const TELEGRAMS: &str = "doc lines in telegram style (\"`None`: it waits\")";
 const AVOIDED_WORDS: &str = "lines with \"such a\", \"is none that\" or \"there is none of\"";
+const IS_NO: &str = "lines with \"is no WORD\", except \"there is no\", \"is no longer\" and \"is no more than\"";
+const VERBLESS: &str = "doc comments that begin with \"Of\", \"That one\", \"One that\" or \"Those that\"";
 
 /// A function of so many lines should have paragraphs.
 const LONG_FUNCTION: usize = 15;
@@ -279,6 +283,34 @@ fn avoided_words(text: &str) -> usize {
     text.lines().filter(|line| AVOIDED.iter().any(|words| line.contains(words))).count()
 }
 
+/// How many lines say that something "is no" such thing, instead of "is not a".
+fn negated_nouns(text: &str) -> usize {
+    let is_negated = |line: &str| {
+        line.match_indices("is no ").any(|(at, words)| {
+            let before = &line[..at];
+            let after = &line[at + words.len()..];
+            let is_word = before.is_empty() || before.ends_with([' ', '`', '"', '(', '}']);
+            let is_there = before.to_lowercase().ends_with("there ");
+            let is_other = after.starts_with("longer") || after.starts_with("more than");
+            is_word && !is_there && !is_other
+        })
+    };
+    text.lines().filter(|line| is_negated(line)).count()
+}
+
+/// How many paragraphs of documentation begin with words after which no subject and no verb follow.
+fn verbless_docs(text: &str) -> usize {
+    const BEGINNINGS: [&str; 4] = ["Of ", "That one ", "One that ", "Those that "];
+    let mut previous = "";
+    let mut found = 0;
+    for line in text.lines() {
+        let doc = line.trim_start().strip_prefix("///").map_or("", str::trim);
+        found += usize::from(previous.is_empty() && BEGINNINGS.iter().any(|words| doc.starts_with(words)));
+        previous = doc;
+    }
+    found
+}
+
 /// Whether a sentence in the line begins with code and a colon.
 fn has_telegram(line: &str) -> bool {
     let begins = |sentence: &str| {
@@ -300,6 +332,8 @@ struct Measures {
     longest_row: (usize, String),
     telegrams: usize,
     avoided_words: usize,
+    negated_nouns: usize,
+    verbless_docs: usize,
     paired_bindings: usize,
     boolean_arms: usize,
     named_of: Vec<String>,
@@ -334,6 +368,8 @@ impl Measures {
 
         self.telegrams += telegrams(&text);
         self.avoided_words += avoided_words(&text);
+        self.negated_nouns += negated_nouns(&text);
+        self.verbless_docs += verbless_docs(&text);
         self.paired_bindings += syntax.paired_bindings;
         self.boolean_arms += syntax.boolean_arms;
         self.named_of.extend(syntax.named_of.iter().map(|name| format!("{}: {name}", path.display())));
@@ -364,6 +400,8 @@ impl Measures {
             LONGEST_ROW => self.longest_row.0,
             TELEGRAMS => self.telegrams,
             AVOIDED_WORDS => self.avoided_words,
+            IS_NO => self.negated_nouns,
+            VERBLESS => self.verbless_docs,
             other => panic!("nothing measures {other:?}"),
         }
     }
@@ -442,6 +480,9 @@ fn each_measure_finds_what_it_is_about() {
 /// * `of`: in a list, this is the form, and such a list is long.
 struct Document;
 
+/// Of a text: it is no longer there, this is no text.
+struct Text;
+
 impl Document {
     fn of(x: bool) {
         let (a, b) = (1, 2);
@@ -471,8 +512,8 @@ fn divided() {
     let files = BTreeMap::from([(PathBuf::from("src/lib.rs"), text.to_owned())]);
     let measures = measure(&files);
     assert_eq!(measures.named_of, ["src/lib.rs: of"]);
-    let measured = [PAIRED_BINDINGS, BOOLEAN_ARMS, SHARED_NAMES, LONGEST, LONGEST_ROW, TELEGRAMS, AVOIDED_WORDS];
-    assert_eq!(measured.map(|what| measures.number(what)), [2, 2, 1, 8, 3, 2, 1]);
+    let measured = [PAIRED_BINDINGS, BOOLEAN_ARMS, SHARED_NAMES, LONGEST, LONGEST_ROW, TELEGRAMS, AVOIDED_WORDS, IS_NO, VERBLESS];
+    assert_eq!(measured.map(|what| measures.number(what)), [2, 2, 1, 8, 3, 2, 1, 1, 1]);
 
     let found: Vec<_> = functions(text).iter().map(|function| (function.line, function.has_blank_line)).collect();
     assert_eq!(found, [(9, false), (28, true)]);
