@@ -21,7 +21,7 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
 /// once, are among them.
 const ARRIVALS_MAX: usize = 256;
 
-/// Where connections come from. The part of an accept that takes time, such as a handshake, is a future of its own.
+/// A source of connections. The part of an accept that takes time, such as a handshake, is a future of its own.
 pub trait ConnectionSource: Send + 'static {
     /// A connection that can be served.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;

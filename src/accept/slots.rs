@@ -45,7 +45,7 @@ const ARRIVAL_GRACE: Duration = Duration::from_millis(100);
 /// For how long arrivals are waited for. Under a flood of connections that request nothing, further ones would otherwise wait in the
 /// operating system's queue until it is full.
 const WAVE: Duration = Duration::from_secs(2);
-/// From the beginning of one of these times to the next.
+/// The time between the beginnings of two waits.
 const WAVE_PERIOD: Duration = Duration::from_secs(10);
 
 /// The slots of a port.
@@ -191,7 +191,7 @@ impl Slots {
             left.as_mut().enable();
 
             let Some(until) = self.shared.arrivals_young_until() else { return };
-            // Either way it is looked at again.
+            // After either, the loop checks again.
             let _ = timeout_at(until, left).await;
         }
     }
@@ -224,7 +224,8 @@ impl PortSlots {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Until when the oldest arrival is waited for; `None` if it is not young, or a slot is free, or there was enough of waiting.
+    /// The time until which the oldest arrival is waited for. `None` if it is not young, if a slot is free, or if the port has waited long
+    /// enough.
     fn arrivals_young_until(&self) -> Option<Instant> {
         let mut registry = self.registry();
         if registry.arrivals.len() < self.arrivals_max {

@@ -52,7 +52,7 @@ pub enum FileError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in it.
         why: String,
     },
     /// Another process writes audit files into the directory.
@@ -224,7 +224,7 @@ pub struct Rotation {
     pub files_kept: usize,
 }
 
-/// Where the chain stands, and what a file that begins there says of the table.
+/// A place in the chain, and the state of the table with which a file from this place on begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Position {
     pub(super) head: Head,

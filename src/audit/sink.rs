@@ -29,7 +29,7 @@ const STALLED_LOOKS: u32 = 40;
 /// How long the end of a node waits for the last lines.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Where a group of lines stands in the chain.
+/// The place of a group of lines in the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChainPlace {
     /// The head before the lines.

@@ -52,11 +52,11 @@ pub struct Broken {
     pub at: u64,
     /// The number of the line in the chain, if that is known.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// The fault.
     pub fault: LineFault,
 }
 
-/// What is wrong with a line.
+/// A fault of a line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LineFault {
     /// The line does not continue the chain.
@@ -74,7 +74,7 @@ pub enum LineFault {
         found: Hash,
         /// The hash that was expected.
         expected: Hash,
-        /// Where the expected hash is from.
+        /// The source of the expected hash.
         wherefrom: String,
     },
     /// The chain does not go as far as the expected head.

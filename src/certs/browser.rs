@@ -75,7 +75,7 @@ fn read_pair(files: &Files, name: &str) -> Result<(Vec<u8>, Vec<u8>), CertsError
     let certificate = parsed.parse_x509().map_err(|_| unreadable(&files.certificate))?;
     let key = KeyPair::from_pem(&key).map_err(|_| unreadable(&files.key))?;
 
-    // Somebody may have made the certificate anew and copied one of the two.
+    // The certificate may have been made anew, with only one of the two files copied.
     if certificate.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
         let why =
             format!("{} is the key of another certificate than {}", files.key.display(), files.certificate.display());
@@ -91,7 +91,7 @@ fn check_password(password: &str) -> Result<(), CertsError> {
     if is_printable && (PASSWORD_CHARS_MIN..=PASSWORD_CHARS_MAX).contains(&password.len()) {
         return Ok(());
     }
-    // Without the password, which somebody may see here.
+    // Leave the password out: other people may see this message.
     Err(CertsError::Name(format!(
         "the password must have {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} letters, digits, spaces and signs of ASCII"
     )))

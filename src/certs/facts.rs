@@ -13,9 +13,9 @@ pub struct CertificateFacts {
     pub issuer: String,
     /// The URIs, host names and IP addresses that it is for.
     pub names: Vec<String>,
-    /// From when on it is valid, seconds since 1970-01-01 UTC.
+    /// The time from which it is valid, seconds since 1970-01-01 UTC.
     pub valid_from: i64,
-    /// Until when it is valid, seconds since 1970-01-01 UTC.
+    /// The time until which it is valid, seconds since 1970-01-01 UTC.
     pub valid_until: i64,
     /// Whether it may sign others.
     pub is_authority: bool,

@@ -63,7 +63,7 @@ pub enum CertsError {
     /// A file.
     #[error("cannot {doing} {}: {source}", .file.display())]
     File {
-        /// What was tried.
+        /// The operation that failed, as a verb.
         doing: &'static str,
         /// The file.
         file: PathBuf,
@@ -390,12 +390,12 @@ fn cluster_of(pem: &str) -> Option<String> {
 }
 
 impl Files {
-    /// Those of a client, in this directory.
+    /// The files of a client, in this directory.
     pub fn for_client(directory: &Path, name: &str) -> Self {
         Self::in_directory(directory, &format!("client-{name}"))
     }
 
-    /// Those of an authority that is to be made: makes the directory, and fails if there is one already.
+    /// The files of a new authority. Makes the directory, and fails if it has an authority already.
     fn without_authority(directory: &Path) -> Result<Self, CertsError> {
         fs::create_dir_all(directory).map_err(failed("create", directory))?;
         let files = Self::in_directory(directory, AUTHORITY);

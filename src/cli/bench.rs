@@ -154,7 +154,7 @@ struct MeasurementWindows {
 #[derive(Args, Debug)]
 struct Common {
     /// A running cluster: host:port, separated by commas. CPU and memory of its nodes are then unknown
-    // Not from the environment: only a cluster that is named explicitly gets load.
+    // The environment is not read: only a cluster that is named explicitly gets load.
     #[arg(long, value_name = "HOST:PORT,…")]
     endpoints: Option<String>,
     /// Nodes of the cluster that this command starts
@@ -266,7 +266,7 @@ async fn watched(options: BenchOptions) -> Result<BenchReport, Failure> {
 
     tokio::select! {
         _ = measuring => {}
-        // At the second signal, running processes are killed and sessions expire.
+        // At the second signal, running processes are killed, and sessions expire.
         _ = signals.next() => {}
     }
     Err(broken_off)

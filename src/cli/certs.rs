@@ -17,7 +17,7 @@ use rand::TryRngCore as _;
 use super::{Exit, Failure, output::print};
 use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files, pack_for_browser};
 
-/// For how long nodes are told to accept clients' certificates of the cluster before a restored one, days.
+/// The number of days for which the advice lets nodes accept client certificates of the cluster before the restore.
 const CLIENTS_KEPT_DAYS: i64 = 30;
 
 /// The maximum number of bytes that are read from stdin for a password.
@@ -218,7 +218,7 @@ fn beside(dir: &Path, cluster: &str) -> PathBuf {
     dir.with_file_name(format!("{name}-{cluster}"))
 }
 
-/// What is to be done with the certificates of a restored cluster.
+/// The next steps with the certificates of a restored cluster.
 fn next(before: &Authority, authority: &Authority) -> String {
     let old = before.cluster();
     let new = authority.cluster();

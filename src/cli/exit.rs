@@ -147,7 +147,7 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     pub(crate) message: String,
-    /// For want of an answer: the message without the error of the node that was asked last, to which all nodes' are added.
+    /// If no node answered: the message without the error of the last node. The errors of all nodes are added to it.
     pub(crate) without_last: Option<String>,
 }
 
@@ -161,7 +161,7 @@ impl Failure {
         Self { without_last: Some(without_last.to_string()), ..Self::new(exit, message) }
     }
 
-    /// For a path argument that cannot be written.
+    /// The failure for a path argument that cannot be written.
     pub(crate) fn for_path(path: &Path, error: &io::Error) -> Self {
         Self::new(Exit::for_path(error), format_args!("cannot write {}: {error}: choose another path", path.display()))
     }

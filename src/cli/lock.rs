@@ -50,7 +50,7 @@ pub(super) struct RunLocked {
 }
 
 impl RunLocked {
-    /// For `elect`.
+    /// Makes the command for `elect`.
     pub(super) fn new(
         wanted: WantedLocks,
         ttl: Duration,

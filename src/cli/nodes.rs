@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct AskedNode {
     pub(super) address: String,
-    /// As the node says, or as the other nodes know it.
+    /// The id that the node reports, or that the other nodes know.
     pub(super) node_id: Option<u64>,
     pub(super) answer: Result<NodeStatus, Error>,
 }

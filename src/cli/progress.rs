@@ -60,7 +60,7 @@ impl WorkUnderWay {
         Self { count, shown: thread.ok().map(|thread| (sender, thread)) }
     }
 
-    /// What is done so far: the work adds to it.
+    /// The number of units that are done. The work adds to it.
     pub(super) fn count(&self) -> &AtomicU64 {
         &self.count
     }
@@ -70,7 +70,7 @@ impl Drop for WorkUnderWay {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.shown.take() {
             drop(sender);
-            // What is printed next must come after the erased line.
+            // Wait, so that the line is erased before the next output.
             let _ = thread.join();
         }
     }

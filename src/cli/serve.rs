@@ -180,7 +180,7 @@ fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
     Ok(served?)
 }
 
-/// For Raft, the peers and the proposer. No client's work runs on its threads.
+/// The runtime of Raft, the peers and the proposer. No client's work runs on its threads.
 fn raft_runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().thread_name("raft").worker_threads(RAFT_WORKERS).enable_all().build()
 }

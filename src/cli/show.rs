@@ -80,7 +80,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// In the two largest units.
+/// A duration in its two largest units.
 pub(super) fn duration(duration: Duration) -> String {
     let ms = millis(duration);
     let seconds = ms / 1000;

@@ -53,7 +53,7 @@ pub(super) struct TableLayout {
 }
 
 impl TableLayout {
-    /// For the present stdout: it fits a terminal, and is whole elsewhere.
+    /// The layout for the present stdout: it fits a terminal, and shows whole texts elsewhere.
     pub(super) fn for_stdout() -> Self {
         Self { width: columns(io::stdout()), ..Self::default() }
     }

@@ -57,7 +57,7 @@ fn first_sentence(text: &str) -> &str {
     sentence.split_once(':').map_or(sentence, |(head, _)| head).trim_end_matches('.')
 }
 
-/// What is printed of a command line that cannot be understood, without the program's own prefix.
+/// The error message for a command line that cannot be understood, without the program's own prefix.
 pub(super) fn explained(error: &clap::Error, arguments: &[OsString]) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
@@ -67,7 +67,7 @@ pub(super) fn explained(error: &clap::Error, arguments: &[OsString]) -> String {
     }
 }
 
-/// What was probably meant.
+/// A hint at the probably meant command line.
 fn hint(kind: ErrorKind, arguments: &[OsString]) -> Option<String> {
     let words: Vec<String> = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let (command, rest) = words.split_first()?;

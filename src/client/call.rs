@@ -60,7 +60,7 @@ pub(crate) struct RetryPolicy {
 const LEADER_SETTLES: Duration = Duration::from_millis(100);
 
 impl SharedCaller {
-    /// For idempotent requests.
+    /// The policy for idempotent requests.
     pub(crate) fn policy(&self) -> RetryPolicy {
         RetryPolicy {
             limit: Some(self.call_limit),
@@ -75,7 +75,7 @@ impl SharedCaller {
         RetryPolicy { reads: true, ..self.policy() }
     }
 
-    /// For requests that are not idempotent.
+    /// The policy for requests that are not idempotent.
     pub(crate) fn once_policy(&self) -> RetryPolicy {
         RetryPolicy { repeat_unknown: false, attempt_limit: Some(self.call_limit), ..self.policy() }
     }

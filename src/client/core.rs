@@ -75,7 +75,7 @@ impl Core {
         }
     }
 
-    /// As [`Core::close`], best effort: otherwise the session expires.
+    /// Like [`Core::close`], but best effort: if it fails, the session expires.
     pub(crate) async fn close_in_background(self: Arc<Self>) {
         if let Err(error) = self.close().await {
             tracing::debug!(session = %self.id, %error, "the session was not closed; it expires by itself");

@@ -28,12 +28,12 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// With this bearer token. Fails with [`Error::BearerToken`], which does not show it.
+    /// The credentials with this bearer token. Fails with [`Error::BearerToken`], which does not show it.
     pub(crate) fn bearer(token: &str) -> Result<Self, Error> {
         let is_printable = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
         let value = is_printable.then(|| format!("Bearer {token}").parse::<MetadataValue<Ascii>>().ok()).flatten();
         let mut value = value.ok_or(Error::BearerToken)?;
-        // Neither logged nor kept in the table of HTTP/2's header compression.
+        // The token is neither logged nor kept in the table of HTTP/2's header compression.
         value.set_sensitive(true);
         Ok(Self { authorization: Some(value), trace_of: None })
     }

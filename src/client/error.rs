@@ -254,7 +254,7 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
         error = cause;
     }
     let text = error.to_string();
-    // Without HTTP/2's words around it.
+    // Leave out HTTP/2's words around it.
     if text.contains(SPEAKS_TLS) { SPEAKS_TLS.to_owned() } else { text }
 }
 

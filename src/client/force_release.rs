@@ -78,7 +78,7 @@ impl ForceRelease {
             request.up_to_token = part.more_up_to_token;
         }
 
-        // At the end: a malformed value must not leave the later grants unrevoked.
+        // Convert at the end: a malformed value must not leave the later grants unrevoked.
         forced.into_iter().map(Forced::from_wire).collect()
     }
 }

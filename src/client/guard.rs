@@ -301,7 +301,7 @@ impl Guard {
         self.release.get_or_init(|| {
             let (told, answer) = watch::channel(None);
             let grant = Arc::clone(&self.grant);
-            // Before it is sent: on arrival, the locks may be granted to another session.
+            // Do this before the release is sent: on its arrival, the locks may be granted to another session.
             if !Planted::TrustedWhileReleasing.is_on() {
                 grant.let_go.cancel();
             }

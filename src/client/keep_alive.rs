@@ -210,7 +210,7 @@ impl<'a> StreamedRenewals<'a> {
                 self.heed(what);
                 Ok(())
             }
-            // For another session, or of a kind that only a later version knows: ignored.
+            // Ignore a message for another session, or of a kind that only a later version knows.
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err("it ended the stream".to_owned()),
             Err(status) => {

@@ -22,7 +22,7 @@ const MARGIN_MIN: Duration = Duration::from_millis(10);
 /// Longest timer. Timers stop while the machine is suspended; the deadline does not.
 pub(super) const TIMER_MAX: Duration = Duration::from_millis(250);
 
-/// Until when a renewal that was sent at `sent` may be trusted.
+/// The time until which a renewal that was sent at `sent` may be trusted.
 pub(super) fn deadline(sent: Moment, ttl: Duration) -> Moment {
     let margin = (ttl / 100).max(MARGIN_MIN);
     sent.after(ttl.saturating_sub(margin))
@@ -39,7 +39,7 @@ pub(super) fn counted_from(sent: Moment, clock: &dyn Clock) -> Moment {
 pub struct AcknowledgedLease {
     /// When it was sent, on the client's clock ([`super::Clock`]).
     pub sent: Moment,
-    /// Until when this acknowledgement lets the session be trusted.
+    /// The time until which this acknowledgement lets the session be trusted.
     pub deadline: Moment,
 }
 
@@ -245,7 +245,7 @@ impl Lease {
         });
     }
 
-    /// Until when the session, or this grant of it, may be trusted, unless it is lost earlier.
+    /// The time until which the session, or this grant of it, may be trusted, unless it is lost earlier.
     pub(crate) fn deadline(&self, token: Option<u64>) -> Moment {
         self.state.borrow().deadline(token)
     }

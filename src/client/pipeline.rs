@@ -40,7 +40,7 @@ pub(crate) struct Pipeline {
 
 struct SharedPipeline {
     channel: Authorized,
-    /// Those of `channel`.
+    /// The credentials of `channel`.
     credentials: Credentials,
     open: Mutex<Option<Arc<OpenStream>>>,
     is_unknown_there: AtomicBool,
@@ -99,7 +99,7 @@ macro_rules! method {
 }
 
 impl Pipeline {
-    /// On this channel, which adds these credentials.
+    /// A pipeline on this channel, which adds these credentials.
     pub(crate) fn on(channel: Authorized, credentials: Credentials) -> Self {
         let is_unknown_there = AtomicBool::new(false);
         Self { shared: Arc::new(SharedPipeline { channel, credentials, open: Mutex::default(), is_unknown_there }) }

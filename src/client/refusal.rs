@@ -120,7 +120,7 @@ impl Refusal {
         known.map_or_else(|| Self::Other(name.to_owned()), |(_, refusal)| refusal.clone())
     }
 
-    /// For a refusal that names no reason, such as one of a proxy between client and node.
+    /// The reason for a refusal that names none, such as one of a proxy between client and node.
     pub(crate) fn unspecified() -> Self {
         Self::Other(String::new())
     }

@@ -161,7 +161,7 @@ impl Stream for Watch {
                     Poll::Ready(Some(Ok(message))) => {
                         silent.as_mut().reset(Instant::now() + SILENCE_MAX);
                         watch.backoff = Backoff::default();
-                        // Before the conversion: a malformed message must not come again and again.
+                        // Record it before the conversion, so that a malformed message does not come again and again.
                         watch.note(&message);
                         if let Some(message) = WatchMessage::from_wire(message).transpose() {
                             return Poll::Ready(Some(message));

@@ -23,7 +23,7 @@ const AUDIT_FILE_BYTES_MIN: u64 = 4 * 1024;
 const SESSION_TIMEOUT_MS_MIN: u32 = 500;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-/// For how long the clients of an earlier cluster may be served: a year, for which a certificate is valid.
+/// The maximum time for which clients of an earlier cluster may be served: a year, the life of a certificate.
 const EARLIER_CLUSTER_MS_MAX: u64 = 366 * DAY_MS;
 
 /// Hosts that are valid to listen on, but not to connect to.

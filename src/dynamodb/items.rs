@@ -40,7 +40,7 @@ pub(crate) struct Prepared<'a> {
     work: &'a WorkBudget,
 }
 
-/// What is done to an item.
+/// A change of an item.
 enum ItemChange<'a> {
     Put(&'a Item),
     Update(Vec<Action>),
@@ -58,7 +58,7 @@ pub(crate) enum WriteKind {
     Check,
 }
 
-/// What is known of a request that may have been sent before.
+/// The state of a request that may have been sent before.
 enum Recalled {
     /// It has not taken effect, as far as anything remembers.
     Nothing,
@@ -147,7 +147,7 @@ impl<'a> Prepared<'a> {
             ],
         )?;
 
-        // Before anything walks through them: values are nested as deep as their client likes, and a walk takes stack for each level.
+        // Check before other code walks through the values: a client can nest them to any depth, and a walk takes stack for each level.
         check_depth(request.expression_attribute_values.iter().flat_map(Item::values))?;
         let (attributes, change) = match role {
             WriteKind::Put => {

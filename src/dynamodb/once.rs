@@ -74,11 +74,11 @@ pub(crate) fn part_mark(mark: &RequestMark, part: usize) -> RequestMark {
 /// How long a kept answer may be repeated. This is the first byte of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeats {
-    /// As long as it is kept.
+    /// The answer is repeated as long as it is kept.
     Always,
-    /// While the item is as the request left it, and the lease that it acquired is not over.
+    /// The answer is repeated while the item is as the request left it, and the lease that it acquired is not over.
     WhileWritten,
-    /// While the item is absent.
+    /// The answer is repeated while the item is absent.
     WhileAbsent,
 }
 

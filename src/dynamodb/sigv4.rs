@@ -152,7 +152,7 @@ impl<'a> Authorization<'a> {
             return Err(mismatch(format!("Signature expired: {time} is more than 15 min. from this server's clock")));
         }
 
-        // Each header once: what is signed has all of their values.
+        // Take each header once: the signed text has all values of it.
         let signed: BTreeSet<&str> = self.signed_headers.iter().copied().collect();
         if signed.len() > SIGNED_HEADERS_MAX || signed.len() < self.signed_headers.len() {
             return Err(incomplete(format!(

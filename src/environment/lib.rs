@@ -34,7 +34,7 @@ pub trait Random: Debug + Send + Sync + 'static {
 /// Where blocking work runs: reading and writing files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Blocking {
-    /// On other threads, so that tasks continue.
+    /// Runs the work on other threads, so that tasks continue.
     #[default]
     OnThreads,
     /// Runs the work on the caller's thread. A simulation has one thread, and its clock does not advance during the work.
@@ -124,14 +124,14 @@ pub struct Environment {
     pub clock: Arc<dyn Clock>,
     /// Its random source.
     pub random: Arc<dyn Random>,
-    /// Where it waits for files, and applies committed entries.
+    /// The place where it waits for files, and applies committed entries.
     pub blocking: Blocking,
-    /// Where it serves its clients.
+    /// The tasks that serve its clients.
     pub clients: Tasks,
-    /// Where it serves the clients of other protocols, and what watches it. Whatever goes wrong there delays no peer, no client and no
-    /// renewal.
+    /// The tasks that serve the clients of other protocols, and the programs that monitor it. A problem there delays no peer, no client and
+    /// no renewal.
     pub adapters: Tasks,
-    /// Where it counts.
+    /// The metrics that it writes.
     pub metrics: Metrics,
 }
 

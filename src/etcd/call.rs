@@ -26,7 +26,7 @@ impl<S: EtcdStore> Etcd<S> {
         self.caller_of(request.extensions(), request.metadata().as_ref())
     }
 
-    /// As [`caller`](Self::caller), for a request that is not gRPC's.
+    /// Like [`caller`](Self::caller), for a request that is not gRPC's.
     pub(crate) fn caller_of(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<S::Caller, Status> {
         if requires_leader(headers) && self.store.leader().is_none() {
             return Err(Error::NoLeader.into());

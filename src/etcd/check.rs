@@ -116,7 +116,7 @@ fn writes_of(branch: &[RequestOp]) -> Result<BranchWrites<'_>, Error> {
     Ok(writes)
 }
 
-/// Where one of etcd's ranges ends. A later end is greater.
+/// The end of one of etcd's ranges. A later end is greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RangeEnd<'a> {
     /// The bytes, and whether the range has them as a key.

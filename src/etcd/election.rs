@@ -169,7 +169,7 @@ struct ElectionObserver<S: EtcdStore> {
 
 struct Following {
     events: Followed,
-    /// They are those of the leader's key, and otherwise of all keys of the election, which has none.
+    /// Whether the followed events are those of the leader's key. Otherwise the election has no leader, and they are those of all its keys.
     is_led: bool,
 }
 
@@ -255,7 +255,7 @@ impl<S: EtcdStore> ElectionObserver<S> {
     fn led(&mut self, events: &[EntryEvent]) {
         for EntryEvent { revision, key, after, .. } in events {
             let Some(after) = after else {
-                // As of the end of this leader: the next one may be gone by now.
+                // Continue at the revision at which this leader ended, because the next one may have ended by now.
                 (self.following, self.at) = (None, Some(*revision));
                 return;
             };

@@ -62,16 +62,16 @@ pub(crate) enum Error {
     NotLeader,
     #[error("\"leader\" field must be provided")]
     LeaderMissing,
-    /// Not one of etcd's, which deletes any key.
+    /// etcd does not have this error: it deletes any key.
     #[error("etcdserver: {key:?} is not the key of a lock: unlock with the key that the lock was answered with")]
     NotLocked { key: String },
-    /// Not one of etcd's, which waits on.
+    /// etcd does not have this error: it continues to wait.
     #[error("etcdserver: the key of this request was deleted while it waited, and its lease lives: ask again")]
     PlaceLost,
-    /// Not one of etcd's, which sends any answer.
+    /// etcd does not have this error: it sends answers of any size.
     #[error("etcdserver: the answer has more than {bytes_max} bytes: ask for fewer keys, with a limit")]
     AnswerTooLarge { bytes_max: usize },
-    /// Not one of etcd's.
+    /// etcd does not have this error.
     #[error("etcdserver: {0}")]
     Other(String),
 }

@@ -84,7 +84,7 @@ impl<S: EtcdStore> Follower<S> {
                 }
                 Err(error) if passes(&error.clone().into()) => {
                     self.open = None;
-                    // They come again.
+                    // The parts come again.
                     self.parts.clear();
                     sleep(PAUSE).await;
                 }

@@ -197,7 +197,7 @@ async fn health<S: EtcdStore>(State(etcd): State<Etcd<S>>) -> HttpResponse {
     }
 }
 
-/// They are served where scrapers cannot hinder clients.
+/// Metrics are served at another port, where scrapers cannot hinder clients.
 async fn metrics() -> HttpResponse {
     failed(&Status::not_found(
         "the metrics of this node are at /metrics of another port: that of http.listen in its configuration",
@@ -354,7 +354,7 @@ impl JsonMessages {
 
     /// The next message, if there are more. An error is the last item.
     async fn next<Q: DeserializeOwned>(&mut self) -> Option<Result<Q, Status>> {
-        // What is there may be a message, and so may each part that ends an object.
+        // The buffered bytes may be a message, and so may each part that ends an object.
         let mut may_be_whole = true;
         loop {
             if may_be_whole && let Some(message) = self.take() {

@@ -96,7 +96,7 @@ impl<S: EtcdStore> Etcd<S> {
     ) -> Result<(Revision, DeleteRangeResponse), Error> {
         let KeyRange { mut from, to } = key::range(&request.key, &request.range_end)?;
 
-        // What is deleted is in the answer: if it does not fit, nothing must be deleted.
+        // The answer shows the deleted entries. If they do not fit into it, nothing must be deleted.
         if request.prev_kv {
             let mut room = AnswerRoom::for_shown();
             let all = KeyRange { from: from.clone(), to: to.clone() };

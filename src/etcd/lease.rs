@@ -250,7 +250,7 @@ struct Unanswered {
 struct OpenRenewals {
     renewals: mpsc::Sender<SessionId>,
     kept: BoxStream<'static, Result<KeptAlive, EtcdStoreError>>,
-    /// Since when it is open.
+    /// The time when it was opened.
     since: Instant,
 }
 

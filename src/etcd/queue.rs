@@ -165,7 +165,7 @@ impl<S: EtcdStore> Etcd<S> {
         }
     }
 
-    /// Where a key stands, as of a revision.
+    /// The place of a key in its queue, at a revision.
     ///
     /// Reads this node's copy of the table, once it has the key, without asking the leader. The copy is newer than this request, and a key
     /// that was first stays first, because a key that is created later is behind it. So the answer is as good as that of a write, however
@@ -182,7 +182,7 @@ impl<S: EtcdStore> Etcd<S> {
         let is_there = selected.entries.iter().any(own);
         let ahead = selected.entries.into_iter().find(|(_, entry)| entry.created < place.created);
 
-        // Otherwise keys of one transaction, which are of one age, may hide them.
+        // Otherwise keys of the same transaction, which have the same age, may hide them.
         let is_clear = !selected.more || (is_there && ahead.is_some());
         // A copy without the key's own write would take the key for deleted.
         let is_behind = revision < place.written && !Planted::CopyBehindItsWrite.is_on();
@@ -205,7 +205,7 @@ impl<S: EtcdStore> Etcd<S> {
         range: &KeyRange,
         place: &QueuePlace<S>,
     ) -> Result<(Standing, Revision), Error> {
-        // As etcd's recipe: keys of one transaction are of one age, and none of them is ahead of another.
+        // Like etcd's recipe: keys of one transaction have the same age, and none of them is ahead of another.
         let older = up_to(Revision(place.created.0.saturating_sub(1)), range, 1);
         let (selected, revision) = self.store.select(caller, older, None).await?;
 
@@ -358,7 +358,7 @@ struct Joined<S: EtcdStore> {
     first: Option<Revision>,
 }
 
-/// Where a key stands in its queue.
+/// The place of a key in its queue.
 enum Standing {
     Gone,
     First,

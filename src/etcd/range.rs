@@ -44,8 +44,8 @@ impl<S: EtcdStore> Etcd<S> {
         self.read_at(caller, request, at).await
     }
 
-    /// Answers a read that may show an old state, from this node's copy: also without a leader, as etcd does. `None`: the read must show
-    /// the newest state, or it is too large to be answered at once.
+    /// Answers a read that may show an old state, from this node's copy: also without a leader, as etcd does. Returns `None` if the read must
+    /// show the newest state, or is too large to be answered at once.
     pub(crate) async fn read_copy(
         &self,
         caller: &S::Caller,
@@ -154,17 +154,17 @@ pub(crate) struct AnswerRoom {
 }
 
 impl AnswerRoom {
-    /// For the entries that an answer shows.
+    /// The room for the entries that an answer shows.
     pub(crate) fn for_shown() -> Self {
         Self { entries_left: ANSWER_ENTRIES_MAX, bytes_left: ANSWER_BYTES_MAX }
     }
 
-    /// For the entries from which one operation selects some.
+    /// The room for the entries from which one operation selects some.
     pub(crate) fn for_visited() -> Self {
         Self { entries_left: usize::MAX, bytes_left: ANSWER_BYTES_MAX }
     }
 
-    /// The limit for entries that decide a transaction. It is the same as the store's own limit for compares.
+    /// The room for the entries that decide a transaction. It is the same as the store's own limit for compares.
     pub(crate) fn for_compared() -> Self {
         Self { entries_left: TXN_READS_MAX, bytes_left: ANSWER_BYTES_MAX }
     }
@@ -217,7 +217,7 @@ pub(crate) struct RangeView<'a> {
     found: Vec<FoundEntry>,
     /// The bytes of the entries in `found`.
     bytes: usize,
-    /// Some were left out for the limit.
+    /// Whether the limit left some entries out.
     more: bool,
 }
 

@@ -57,7 +57,7 @@ impl<S: EtcdStore> Service<HttpRequest<Body>> for EtcdServices<S> {
     type Future = Either<BoxFuture<HttpResponse<Body>, Infallible>, <Routes as Service<HttpRequest<Body>>>::Future>;
 
     fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // All of them always are.
+        // All services are always ready.
         Poll::Ready(Ok(()))
     }
 

@@ -70,7 +70,7 @@ pub struct WatchedEvents {
 pub struct EtcdFacts {
     /// The cluster's id, as a number.
     pub cluster_id: u64,
-    /// This node's.
+    /// The id of this node.
     pub member_id: u64,
     /// Raft's term.
     pub term: u64,
@@ -96,7 +96,7 @@ pub struct NodeCondition {
 pub struct EtcdMember {
     /// Its id.
     pub id: u64,
-    /// Where its peers reach it: a URL.
+    /// The URL at which its peers reach it.
     pub peer_url: String,
     /// The URL at which clients of this API reach it, if known.
     pub client_url: Option<String>,
@@ -104,7 +104,7 @@ pub struct EtcdMember {
     pub is_learner: bool,
 }
 
-/// No result.
+/// The store has no result for the request.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum EtcdStoreError {
     /// Nothing happened: no leader is known.

@@ -113,7 +113,7 @@ struct StreamWatcher<S: EtcdStore> {
     opening: Option<BoxFuture<'static, OpenedWatch>>,
     watches: BTreeMap<i64, OpenWatch>,
     events: SelectAll<BoxStream<'static, (i64, Result<WatchedEvents, EtcdStoreError>)>>,
-    /// For the next watch whose id the client leaves to us.
+    /// The id of the next watch whose id the server chooses.
     next_id: i64,
     /// Answers of one event of the store, or of one request.
     ready: VecDeque<WatchResponse>,
@@ -137,7 +137,7 @@ struct OpenWatch {
     request: WatchCreateRequest,
     /// All events up to this revision were sent.
     complete: Revision,
-    /// When the client heard of it last.
+    /// The time of the last message to the client about it.
     told_at: Instant,
     /// Ends the flow of its events, once they flow.
     stop: Option<AbortHandle>,
@@ -316,7 +316,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
 
         let canceled = WatchResponse { watch_id: id, canceled: true, ..Default::default() };
         let canceled = if let EtcdStoreError::Compacted { compacted } = error {
-            // From where a watch is possible.
+            // The first revision at which a watch is possible.
             let compact_revision = number(Revision(compacted.0 + 1));
             WatchResponse { header: self.etcd.header_without_revision(), compact_revision, ..canceled }
         } else if let EtcdStoreError::Denied(_) = error {
@@ -423,7 +423,7 @@ fn size(event: &Event) -> usize {
     FIXED_BYTES + kvs.map(|kv| kv.key.len() + kv.value.len()).sum::<usize>()
 }
 
-/// As etcd's clients expect it here: the whole of the error.
+/// The error as etcd's clients expect it here: its whole text.
 fn denied() -> String {
     format!("rpc error: code = PermissionDenied desc = {}", Error::Denied)
 }

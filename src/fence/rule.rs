@@ -7,9 +7,9 @@ use lockkeeper_types::Token;
 /// none of their tokens shows that another one is over.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hold {
-    /// By one holder, which comes after all others with a lower token.
+    /// Held by one holder, which comes after all others with a lower token.
     Exclusive,
-    /// By any number at a time, after all exclusive holders with a lower token.
+    /// Held by any number of holders at a time, after all exclusive holders with a lower token.
     Shared,
 }
 

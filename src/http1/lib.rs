@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use lockkeeper_accept::{ConnectionSource, Refusals};
 
-/// Where a browser says that a request comes from.
+/// The header in which a browser names the origin of a request.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// What a port takes.

@@ -88,7 +88,7 @@ impl Reservations {
     fn give(&mut self) -> io::Result<TcpListener> {
         loop {
             for port in self.fresh.by_ref() {
-                // Somebody who reserves nothing may listen there.
+                // A process that reserves nothing may listen there.
                 if let Ok(listener) = listen(port) {
                     self.given.push_back(port);
                     return Ok(listener);

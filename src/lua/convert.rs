@@ -92,7 +92,7 @@ pub(crate) struct ResultReader {
 }
 
 impl ResultReader {
-    /// At most this many bytes, all parts together.
+    /// Makes a limit of this number of bytes for all parts together.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self { bytes_left: bytes_max }
     }

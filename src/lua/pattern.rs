@@ -38,7 +38,7 @@ impl From<RunEnded> for MatchFailure {
 /// A captured part of the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Capture {
-    /// From a position, and its length.
+    /// The text from this position, with this length.
     Part(usize, usize),
     /// The position alone, from 0.
     Position(usize),
@@ -175,7 +175,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// As often as possible, then less often.
+    /// Matches as often as possible, then less often.
     fn most(&mut self, position: usize, at: usize, end: usize) -> Result<Option<usize>, MatchFailure> {
         let mut count = 0;
         while self.fits(position + count, at, end) {
@@ -192,7 +192,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// As seldom as possible, then more often.
+    /// Matches as seldom as possible, then more often.
     fn least(&mut self, mut position: usize, at: usize, end: usize) -> Result<Option<usize>, MatchFailure> {
         loop {
             let matched = self.advance(position, end + 1)?;

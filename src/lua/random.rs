@@ -9,7 +9,7 @@ impl Lrand48 {
     /// The least number that it never returns.
     pub(crate) const MAX: u32 = i32::MAX as u32;
 
-    /// As it is before anything gives it a seed.
+    /// The state before a script sets a seed.
     pub(crate) fn new() -> Self {
         Self(0x1234_abcd_330e)
     }

@@ -82,7 +82,7 @@ fn start_from(from: i64, length: usize) -> usize {
     usize::try_from(from.saturating_sub(1).clamp(0, length)).expect("it is between 0 and a length")
 }
 
-/// Where a part begins and ends, found in linear time.
+/// Finds where a part begins and ends, in linear time.
 fn place_of(text: &[u8], part: &[u8], first: usize) -> MultiValue {
     match memmem::find(&text[first..], part).map(|offset| first + offset) {
         Some(start) => MultiValue::from_vec(vec![position(start + 1), position(start + part.len())]),

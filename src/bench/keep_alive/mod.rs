@@ -73,7 +73,7 @@ impl fmt::Display for Rate {
 }
 
 impl KeepAliveOptions {
-    /// What is wrong with the options, if anything is.
+    /// The problem with the options, if there is one.
     pub(super) fn problem(&self) -> Option<String> {
         let ttl_ms = u32::try_from(self.ttl.as_millis()).unwrap_or(u32::MAX);
         if let Err(invalid) = Ttl::from_millis(ttl_ms) {

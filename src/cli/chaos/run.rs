@@ -121,7 +121,7 @@ impl RunChaos {
     }
 }
 
-/// As one word for a shell.
+/// Quotes a text as one word for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

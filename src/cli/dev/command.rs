@@ -103,7 +103,7 @@ fn hand_on(ending: ReceivedSignal, child: &Child) {
     }
 }
 
-/// By the convention of shells.
+/// The exit code by the convention of shells: 128 and the signal's number after a signal.
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(EXIT_NOT_RUN)

@@ -15,7 +15,7 @@ use crate::certs::CertificateFacts;
 
 /// Seconds of a day.
 const DAY: i64 = 86_400;
-/// From when on an end is worth a look, seconds before.
+/// The number of seconds before the end of a certificate from which on the end is reported.
 const ENDS_SOON: i64 = 30 * DAY;
 
 /// The files that the command uses, and those of a directory. `now` is in seconds since 1970.
@@ -31,7 +31,7 @@ pub(super) fn examine(credentials: &CredentialOptions, directory: Option<&Path>,
     }
 
     remarks.extend(files.iter().flat_map(|file| in_file(file, now)));
-    // Also whether the key fits, and may be read.
+    // This also checks whether the key fits and can be read.
     if let Err(failure) = credentials.tls() {
         remarks.push(Remark::problem(failure.message));
     }

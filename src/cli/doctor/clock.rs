@@ -21,7 +21,7 @@ const READ_AS_ONE: Duration = Duration::from_secs(1);
 /// Clocks that differ by more than this may refuse each other's certificates.
 const VALID_AS_ONE: Duration = Duration::from_secs(60);
 
-/// Both clocks are read again, so often at most, until they were read within [`READ_TOGETHER`].
+/// Maximum number of readings of both clocks until they are read within [`READ_TOGETHER`].
 const READINGS_MAX: usize = 100;
 /// A process that is not interrupted reads both clocks in less.
 const READ_TOGETHER: Duration = Duration::from_micros(100);
@@ -79,14 +79,14 @@ fn read(clock: ClockId) -> Duration {
 #[derive(Clone, Debug)]
 pub(super) struct NodeClock {
     node_id: u64,
-    /// By how many milliseconds the node's clock is ahead; negative if it is behind.
+    /// The number of milliseconds by which the node's clock is ahead; negative if it is behind.
     ahead_ms: i64,
     /// The answer was on its way for this time, so the difference is known only up to it.
     uncertain: Duration,
 }
 
 impl NodeClock {
-    /// From an answer that has just arrived, and took so long. Nothing if the node does not tell its time.
+    /// Reads the clock from an answer that has just arrived, after the time `took`. Returns `None` if the node does not report its time.
     pub(super) fn read(status: &NodeStatus, took: Duration) -> Option<Self> {
         let node_ms = i64::try_from(status.wall_clock?.0).ok()?;
         // The node told its time in the middle, as far as anybody knows.

@@ -19,7 +19,7 @@ const MEASURED: Duration = Duration::from_secs(2);
 const WRITE: [u8; 4_096] = [0x5a; 4_096];
 /// An acknowledged request waits for one sync on a majority of the disks: from here on people notice it.
 const SLOW: Duration = Duration::from_millis(10);
-/// From here on heartbeats and elections suffer.
+/// From this time for a sync on, heartbeats and elections suffer.
 const TOO_SLOW: Duration = Duration::from_millis(100);
 /// The clients that a node accepts if descriptors do not limit it.
 const CLIENTS_USUAL: usize = 10_000;
@@ -47,7 +47,7 @@ pub(super) fn disk(directory: &Path) -> Vec<Remark> {
 
 /// The times of the syncs, sorted: at least one.
 fn measure(directory: &Path) -> io::Result<Vec<Duration>> {
-    // Without a name in the directory, so that nothing is left behind if the program is killed.
+    // The file has no name in the directory, so it does not stay behind if the program is killed.
     let mut file = tempfile::tempfile_in(directory)?;
     let began = Instant::now();
     let mut times = Vec::new();

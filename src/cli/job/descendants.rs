@@ -65,7 +65,7 @@ pub(super) async fn kill_descendants(until: Instant, keepers: &[Pid]) -> Vec<Pid
         if reaped.none_left {
             return Vec::new();
         }
-        // From now on its pid can be another process's.
+        // From now on another process can have its pid.
         keepers.retain(|keeper| reaped.ended.iter().all(|(pid, _)| pid != keeper));
 
         if Instant::now() >= until {

@@ -34,7 +34,7 @@ impl Remove {
             .ok_or_else(|| Failure::new(Exit::Refused, not_a_member(&leader, self.node_id)))?;
 
         if self.yes {
-            // For the log of a script.
+            // Print it for the log of a script.
             print(&format!("{consequence}\n"))?;
         } else if io::stdin().is_terminal() {
             if !is_confirmed(&consequence).await? {
@@ -84,7 +84,7 @@ fn consequence(leader: &NodeStatus, node_id: u64) -> Option<String> {
 async fn is_confirmed(consequence: &str) -> io::Result<bool> {
     write!(io::stderr(), "{consequence}\nRemove it for good? [y/N] ")?;
     let mut answer = String::new();
-    // On a thread of its own: an answer may take as long as it likes, and signals still end the program.
+    // Read on another thread, so that signals still end the program while it waits for an answer.
     let read = tokio::task::spawn_blocking(move || io::stdin().read_line(&mut answer).map(|_| answer)).await;
     let answer = read.map_err(io::Error::other)??;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))

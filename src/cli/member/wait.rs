@@ -21,7 +21,7 @@ enum ChangeProgress {
     Waits(String),
 }
 
-/// Until a node is a voter.
+/// Waits until a node is a voter.
 pub(super) async fn until_voter(client: &Client, node_id: u64, waits: &Waits) -> Result<Exit, Failure> {
     until(client, waits, |leader| match find(leader, node_id) {
         Some(member) if member.voter => ChangeProgress::Done(format!("node {node_id} is a voter")),

@@ -80,7 +80,7 @@ impl Close {
             && self.address.is_none_or(|addresses| session.address.is_some_and(|address| addresses.contains(address)))
     }
 
-    /// For the logs of the nodes.
+    /// The reason, for the logs of the nodes.
     fn reason(&self) -> String {
         let label = self.label.as_ref().map(|label| format!("all sessions with the label {}", show::cell(label)));
         let address = self.address.map(|addresses| format!("all sessions from {addresses}"));

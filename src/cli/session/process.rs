@@ -58,7 +58,7 @@ impl Process {
     }
 }
 
-/// Only by its pid: other platforms have nothing better.
+/// A process by its pid, because other platforms have no better reference.
 #[cfg(not(target_os = "linux"))]
 struct Process(Pid);
 

@@ -105,7 +105,7 @@ pub(in super::super) fn cluster_id(text: &str) -> Result<ClusterId, String> {
     text.parse().map_err(|invalid| format!("{invalid}"))
 }
 
-/// What was made.
+/// The report on the cluster that was made.
 #[derive(Serialize)]
 struct FoundingReport<'a> {
     cluster_id: &'a str,

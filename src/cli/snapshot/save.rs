@@ -69,7 +69,7 @@ impl Save {
         receive(&mut backup, &mut &partial.file, &progress).await?;
         partial.file.sync_all().map_err(|error| Failure::for_path(&self.file, &error))?;
 
-        // What is on the disk counts: a backup that cannot be read is noticed now.
+        // Check the bytes on the disk, so that an unreadable backup is noticed now.
         drop(progress);
         let bytes = partial.file.metadata().ok().map(|data| data.len());
         let progress = WorkUnderWay::begin(&format!("checking {}", self.file.display()), Unit::Bytes, bytes);

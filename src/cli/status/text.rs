@@ -11,7 +11,7 @@ use crate::client::{EarlierCluster, NodeStatus, Role};
 
 /// Seconds of a day.
 const DAY: i64 = 86_400;
-/// From when on `status` says that a certificate expires, seconds before.
+/// The number of seconds before the end of a certificate from which on `status` reports it.
 const EXPIRES_SOON: i64 = 30 * DAY;
 /// A longer text about a node's health stands below the table on a terminal, where the table may cut it. Characters.
 const HEALTH_IN_TABLE_MAX: usize = 20;
@@ -145,7 +145,7 @@ fn needed(nodes: &[AskedNode]) -> Vec<String> {
     kept.map(|(id, reason)| format!("node {id} may not be taken down now: {}", show::text(reason))).collect()
 }
 
-/// What is said of a certificate that expires within [`EXPIRES_SOON`].
+/// The sentence about a certificate that expires within [`EXPIRES_SOON`].
 fn expiry(status: &NodeStatus) -> Option<String> {
     let left = status.certificate_seconds_left.filter(|left| *left < EXPIRES_SOON)?;
     Some(match left / DAY {
@@ -156,7 +156,7 @@ fn expiry(status: &NodeStatus) -> Option<String> {
     })
 }
 
-/// What is said of the clients of the cluster that this one was restored from.
+/// The sentence about the clients of the cluster that this one was restored from.
 fn earlier_clients(earlier: &EarlierCluster, cluster: &str) -> String {
     let before = show::text(&earlier.cluster_id);
     if earlier.seconds_left <= 0 {

@@ -140,7 +140,7 @@ fn notices(model: &TopModel, ui: &Ui, now: Instant, theme: Theme, width: u16) ->
     lines.collect()
 }
 
-/// In lines of at most this width, broken between words.
+/// Wraps a text into lines of at most this width, broken between words.
 fn wrapped(text: &str, width: u16) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -256,7 +256,7 @@ struct TopPart {
     title: String,
     columns: Vec<Column>,
     rows: Vec<Vec<Span<'static>>>,
-    /// Instead of rows, if there are none.
+    /// The text to show if there are no rows.
     empty: &'static str,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct TopLook {
     pub(super) at: Instant,
     /// The wall clock of this machine, milliseconds since 1970: for the times since which locks are held.
     pub(super) unix_ms: u64,
-    /// By id.
+    /// The nodes, sorted by id.
     pub(super) nodes: Vec<AskedNode>,
     /// What one node says is busy, if a node answered.
     pub(super) busiest: Option<Result<Busiest, Error>>,

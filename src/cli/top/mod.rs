@@ -67,7 +67,7 @@ pub(super) struct Top {
 
 /// The shortest interval: more looks a second say nothing more to people.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// What is shown is drawn again after this time at the latest: times go on.
+/// The view is drawn again after this time at the latest, because it shows times that pass.
 const REDRAW: Duration = Duration::from_secs(1);
 
 impl Top {
@@ -131,7 +131,7 @@ impl RunningView {
             let look = Self::look(self.client.clone(), due, self.model.asked(self.ui.prefix()), self.ui.is_paused());
 
             let mut look = pin!(look);
-            // Until this look is over, or another one is wanted instead.
+            // Loop until this look is over, or another one is wanted instead.
             loop {
                 let now = Instant::now();
                 screen.draw(|frame| draw::draw(frame, &self.model, &mut self.ui, now, theme))?;

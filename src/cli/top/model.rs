@@ -18,10 +18,10 @@ const RATES_KEPT: usize = 240;
 /// Grants of a lock are counted over this time.
 const COUNTED: Duration = Duration::from_secs(10);
 
-/// What is known of the cluster.
+/// The known state of the cluster.
 pub(super) struct TopModel {
     endpoints: Vec<String>,
-    /// Where the endpoints come from, for people.
+    /// The source of the endpoints, for people.
     source: String,
     /// The last look in which a node answered.
     look: Option<TopLook>,
@@ -32,9 +32,9 @@ pub(super) struct TopModel {
     origin: Option<TotalsOrigin>,
     /// The newest last. An unknown rate is `None`.
     rates: VecDeque<Option<Rates>>,
-    /// Since when no node answers, and why.
+    /// The time since which no node answers, and the reason.
     silence: Option<(Instant, String)>,
-    /// Since when no leader serves.
+    /// The time since which no leader serves.
     leaderless: Option<Instant>,
 }
 
@@ -184,7 +184,7 @@ impl TopModel {
         Some(earlier.at + (later.at - earlier.at).mul_f64(part))
     }
 
-    /// What is wrong, the worst first, for people.
+    /// The problems, the worst first, for people.
     pub(super) fn notices(&self, now: Instant) -> Vec<(NoticeLevel, String)> {
         let mut notices = Vec::new();
         let lasts = |since: Instant| match (now - since).as_secs() {

@@ -128,7 +128,7 @@ struct TopReport {
     longest_waits: Vec<LongWait>,
     /// More acquires wait than were counted.
     more_waits: bool,
-    /// What is wrong, for people.
+    /// The problems, for people.
     notices: Vec<String>,
 }
 

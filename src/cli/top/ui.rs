@@ -33,7 +33,7 @@ pub(super) enum Wish {
 /// Rows of a leap.
 const LEAP: usize = 10;
 
-/// What is shown.
+/// The state of the view.
 #[derive(Debug)]
 pub(super) struct Ui {
     prefix: String,

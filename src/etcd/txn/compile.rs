@@ -64,7 +64,7 @@ impl<'a> Claims<'a> {
 pub(super) enum BranchStep<'a> {
     /// A read of the past.
     Past {
-        /// In [`Branch::past`].
+        /// The place in [`Branch::past`].
         place: usize,
     },
     Range {
@@ -90,7 +90,7 @@ pub(super) enum BranchStep<'a> {
 #[derive(Default)]
 pub(super) struct Branch<'a> {
     pub(super) operations: Vec<TxnOperation>,
-    /// What it reads of the past, which the store does not do in a transaction.
+    /// Its reads of the past, which the store does not make in a transaction.
     pub(super) past: Vec<&'a RangeRequest>,
     pub(super) steps: Vec<BranchStep<'a>>,
     claimed: BTreeSet<LockName>,

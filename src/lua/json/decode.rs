@@ -20,7 +20,7 @@ pub(super) fn decode(lua: &Lua, text: &[u8]) -> Result<Value, JsonFailure> {
 /// A part of a text.
 struct JsonToken {
     kind: JsonTokenKind,
-    /// Where it begins, from 0.
+    /// The position at which it begins, from 0.
     at: usize,
 }
 
@@ -40,7 +40,7 @@ enum JsonTokenKind {
 }
 
 impl JsonTokenKind {
-    /// As errors name it.
+    /// Its name in errors.
     fn name(&self) -> &'static str {
         match self {
             Self::ObjectBegin => "T_OBJ_BEGIN",
