@@ -92,7 +92,7 @@ impl Machine {
                 BacklogKey::Lock(name) => self.hand_on(vec![name], events),
             }
 
-            // At least one, so that this ends.
+            // Subtract at least one, so that the loop ends.
             left -= (share - self.batch.left()).max(1);
         }
 

@@ -66,7 +66,7 @@ impl Digest for u8 {
         into.bytes(&[*self]);
     }
 
-    /// At once: values have many bytes, and a simulation asks for the hash again and again.
+    /// Hash all bytes at once: values have many bytes, and a simulation computes the hash again and again.
     fn digest_each(all: &[Self], into: &mut Fnv) {
         into.bytes(all);
     }
@@ -307,7 +307,7 @@ impl Digest for Record {
                 }
             }
             Self::Ended { session, end } => into.variant(1, &[session, end]),
-            // Without the address: versions without the field have the same hash, and nothing is decided by it.
+            // The address is not hashed: versions without the field have the same hash, and nothing is decided by it.
             Self::Session {
                 session,
                 label,

@@ -31,7 +31,8 @@ impl Machine {
             return Err(Refusal::Limit(Limit::TakenPerSession));
         }
         let survey = self.survey(acquire)?;
-        // Before the limits: a try that gets nothing takes nothing, so it is answered also in a full table.
+        // Check this before the limits: an acquire that does not wait and gets nothing takes no room, so it is answered also in a full
+        // table.
         if let (Some(name), Wait::Never) = (&survey.obstacle, acquire.wait) {
             return Ok(Reply::Busy(self.busy(name)));
         }

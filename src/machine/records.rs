@@ -137,14 +137,14 @@ pub enum Record {
         request: u64,
         /// What the request asked for.
         asked: RememberedRequest,
-        /// What was replied.
+        /// The reply.
         reply: Reply,
     },
     /// An entry of the keyspace. It comes after the session that is its lease.
     Entry {
         /// The key.
         key: Key,
-        /// What is under it.
+        /// The entry under the key.
         entry: Arc<Entry>,
     },
     /// The revision of the last event of the keyspace that was forgotten, if any was.

@@ -121,7 +121,7 @@ impl Machine {
         let first = self.first_token(restore)?;
         let records = self.records().filter_map(|record| self.restored_record(record, first, restore));
 
-        // After the clock and the version, as in every table.
+        // These records follow the clock and the version, as in every table.
         let (head, rest): (Vec<_>, Vec<_>) = records.partition(|record| matches!(record, Record::Clock { .. }));
         let closed = self.restored_closed_until(restore).map(|until| Record::Closed { until });
         let records = head.into_iter().chain(closed).chain(rest);

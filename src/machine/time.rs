@@ -52,7 +52,7 @@ impl Machine {
         self.clock.closed_until()
     }
 
-    /// For how long no lock is granted, milliseconds, or `None` if locks are granted: see [`closed_until`](Self::closed_until).
+    /// The number of milliseconds for which no lock is granted, or `None` if locks are granted: see [`closed_until`](Self::closed_until).
     pub fn closed_for_ms(&self) -> Option<u64> {
         self.closed_until().map(|until| until.0.saturating_sub(self.now().0))
     }

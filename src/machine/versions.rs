@@ -96,9 +96,9 @@ impl fmt::Display for Version {
 impl Versions {
     /// The versions that this program supports.
     pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(6) };
-    /// Those of a program that does not say.
+    /// The versions of a program that does not report them.
     pub const UNSAID: Self = Self { lowest: Version::FIRST, highest: Version::FIRST };
-    /// Those of a release that does not exist: the next one, whose new command is [`Command::Probe`]. For tests of an upgrade.
+    /// The versions of the next release, which does not exist yet. Its new command is [`Command::Probe`]. For tests of an upgrade.
     pub const NEXT: Self = Self { lowest: Version::FIRST, highest: Version(Self::OWN.highest.0 + 1) };
 
     /// Whether a member with these versions can be in a cluster of this version.

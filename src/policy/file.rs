@@ -13,7 +13,7 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 pub struct PolicyFileError {
     /// The line, from 1 on.
     pub line: usize,
-    /// What is wrong, and what to do about it.
+    /// The problem and the remedy.
     pub problem: String,
 }
 

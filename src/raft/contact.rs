@@ -56,7 +56,7 @@ impl fmt::Debug for QuorumContact {
 struct ContactLimit {
     silence_max: Duration,
     began: Instant,
-    /// Until when there is no need to ask, in nanoseconds since `began`.
+    /// The time until which there is no need to ask, in nanoseconds since `began`.
     lasts_until_ns: AtomicU64,
 }
 

@@ -63,7 +63,7 @@ const SNAPSHOTS: u64 = 2;
 pub struct DiskReport {
     /// The space.
     pub space: Space,
-    /// Below this the node is short of space, bytes. 0: never.
+    /// The number of free bytes below which the node is short of space. 0 means that it is never short.
     pub reserve: u64,
     /// Whether it is short of space.
     pub is_low: bool,

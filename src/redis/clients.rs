@@ -23,7 +23,7 @@ const SHOWN_BYTES_MAX: [usize; 3] = [96, 40, 16];
 pub(crate) struct ClientList {
     /// Ids ascend from a number by chance, so that no two nodes, and no two starts of one, give the same.
     last_id: AtomicU64,
-    /// What they do, by the libraries of their clients.
+    /// The counts of their commands, by the libraries of the clients.
     libraries: LibraryCounts,
     /// The open connections, by their ids.
     known: Mutex<BTreeMap<u64, Arc<ListedClient>>>,
@@ -173,7 +173,7 @@ impl ClientList {
 }
 
 impl ListedClient {
-    /// What is known of it.
+    /// The known facts about the client.
     pub(crate) fn told(&self) -> ClientFacts {
         self.lock_told().clone()
     }

@@ -57,7 +57,7 @@ pub(crate) struct ServedConnection<T, S> {
     input: BytesMut,
     /// Requests that have arrived and were not run.
     ready: VecDeque<RequestWords>,
-    /// What is wrong with the request after those that are ready.
+    /// The error in the request after those that are ready.
     broken: Option<ProtocolError>,
     /// Replies that are not written.
     replies: ReplyQueue,
@@ -74,7 +74,7 @@ pub(crate) struct ServedConnection<T, S> {
 enum ConnectionEnd {
     /// The client has closed it, or it broke.
     Gone,
-    /// What was written is sent, and then it is closed.
+    /// The written replies are sent, and then the connection is closed.
     AfterReplies,
     /// It is closed at once.
     AtOnce,
@@ -125,7 +125,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         };
 
         if matches!(end, ConnectionEnd::AfterReplies) {
-            // Somebody who is told why must not wait for another reason; the write deadline bounds this.
+            // Send the reason before closing, without waiting for another one; the write deadline bounds this.
             while self.replies.unwritten() > 0 {
                 let next = self.replies.next();
                 if self.writer.write_all(next).await.is_err() {

@@ -117,7 +117,7 @@ impl<S: RedisStore> RedisNode<S> {
         let names: Vec<_> = names.map(|name| if name.len() == 40 { name } else { String::new() }).collect();
         let mut known: Vec<_> = names.iter().map(|name| self.scripts.get(name).is_some()).collect();
 
-        // One read for all that this node does not remember.
+        // Make one read for all scripts that this node does not remember.
         let is_asked = |place: &usize| !known[*place] && !names[*place].is_empty();
         let asked: Vec<usize> = (0..names.len()).filter(is_asked).collect();
         if asked.is_empty() {
@@ -143,7 +143,7 @@ impl<S: RedisStore> RedisNode<S> {
 
     /// Forgets the scripts if another node was told to: it wrote an entry, whose revision is looked at from time to time.
     async fn forget_flushed(&self, caller: &RedisCaller) {
-        // Somebody else is looking.
+        // Another task checks already.
         let Ok(mut flushed) = self.flushed.try_lock() else { return };
         let now = Instant::now();
         if flushed.at.is_some_and(|looked| now.duration_since(looked) < FLUSH_CHECK) {

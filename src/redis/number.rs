@@ -4,7 +4,7 @@
 const DIGITS_MAX: i32 = 17;
 /// Digits after the point that a sum of HINCRBYFLOAT keeps.
 const FRACTION_DIGITS: u32 = 17;
-/// One, in units of the last of these digits.
+/// The number one, in units of the last of these digits.
 const FRACTION_ONE: i128 = 10_i128.pow(FRACTION_DIGITS);
 
 /// Reads an integer. Fails on everything that Redis would write in another way, such as `+1`, `01` and `-0`.

@@ -65,7 +65,7 @@ impl RedisOptions {
             command_timeout: Duration::from_secs(4),
             connections_max: 1024,
             script_cache_bytes_max: 4 << 20,
-            // More would only take the processors from each other, and from the rest of the node.
+            // More scripts at a time would only take the processors from each other, and from the rest of the node.
             scripts_max: thread::available_parallelism().map_or(2, usize::from).clamp(2, 16),
             run_apart: Arc::new(|work| drop(spawn_blocking(work))),
             scripts_in_place: false,

@@ -20,7 +20,7 @@ pub(crate) struct ReplyQueue {
 }
 
 impl ReplyQueue {
-    /// Where replies are added. Call [`Self::close`] afterwards.
+    /// The buffer to which replies are added. Call [`Self::close`] afterwards.
     pub(crate) fn open(&mut self) -> &mut Vec<u8> {
         &mut self.open
     }

@@ -123,16 +123,16 @@ pub enum RedisCondition {
         /// The revision.
         revision: u64,
     },
-    /// There is an entry.
+    /// The entry exists.
     Present {
         /// The key.
         key: Vec<u8>,
     },
-    /// There is an entry with this value.
+    /// The entry exists and has this value.
     Value {
         /// The key.
         key: Vec<u8>,
-        /// All of its bytes.
+        /// All bytes of the value.
         value: Vec<u8>,
     },
     /// No entry of `from..to` was created or written after the revision. Entries that were deleted since are not noticed: who has seen them

@@ -134,10 +134,10 @@ impl<L> Default for FurtherParts<L> {
 /// The runtimes for tasks that others cause. Both must outlive the node.
 #[derive(Clone, Debug)]
 pub struct Runtimes {
-    /// For requests of clients.
+    /// The runtime for requests of clients.
     pub clients: Handle,
-    /// For requests by other protocols (etcd's, DynamoDB's, HTTP). It is another runtime, so that a costly request slows down these ports
-    /// alone.
+    /// The runtime for requests by other protocols (etcd's, DynamoDB's, HTTP). It is separate, so that a costly request slows down these
+    /// ports alone.
     pub adapters: Handle,
 }
 

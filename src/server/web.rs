@@ -173,7 +173,7 @@ async fn metrics(State(web): State<Web>) -> Response {
 }
 
 async fn metrics_text(web: &Web) -> Bytes {
-    // Without the hash of the table, this does not fail. What was counted is shown in any case.
+    // Without the hash of the table, this does not fail. The counters are shown in any case.
     let status = web.cluster.condition(false).await.ok();
     let Web { cluster, service, metrics, data, .. } = web.clone();
 
@@ -260,7 +260,7 @@ fn add_raft(now: &mut Present, status: &StatusResponse) {
     let voters = status.members.iter().filter(|member| member.voter).count();
     now.gauge("lockkeeper_voters", "Members that vote", voters as u64);
 
-    // Only a leader knows how far the others are.
+    // Only a leader knows the progress of the others.
     if status.role() == Role::Leader {
         let by_member = |value: fn(&Member, &StatusResponse) -> Option<f64>| {
             let members = status.members.iter().filter(|member| member.node_id != status.node_id);

@@ -17,7 +17,7 @@ use crate::{
 /// What an entry holds.
 #[derive(Debug)]
 pub enum EntryContent {
-    /// Nothing: a new leader begins its term with it.
+    /// An empty entry. A new leader begins its term with it.
     Blank,
     /// The members from this entry on.
     Membership(AppliedMembership),
@@ -45,7 +45,7 @@ impl Table {
         content: io::Result<EntryContent>,
         answer: bool,
     ) -> io::Result<Deliveries> {
-        // Before any of its commands is applied: a command that is skipped would make this table differ from the others.
+        // Check before any of its commands is applied: a skipped command would make this table differ from the others.
         let content = content.and_then(|content| self.ensure_supported(entry, content));
 
         match content.inspect_err(|error| self.note_unapplied(error))? {

@@ -31,9 +31,9 @@ pub struct MemberNode {
     pub peer_address: String,
     /// The address for clients: host:port.
     pub client_address: String,
-    /// As a learner: it is promoted only when an operator says so. Other learners are promoted as soon as they have caught up.
+    /// Whether a learner is promoted only by an operator. Other learners are promoted as soon as they have caught up.
     pub stays_learner: bool,
-    /// As a voter: the next learner that is promoted takes its place.
+    /// Whether the next learner that is promoted takes the place of this voter.
     pub is_leaving: bool,
     /// The node gave new addresses after it had become a member: these count before those in the configuration of other nodes.
     pub has_moved: bool,

@@ -10,7 +10,7 @@ use lockkeeper_machine::Reply;
 /// The replies to the commands of one batch, in order.
 #[derive(Debug, Default)]
 pub struct Deliveries {
-    /// One for each command; none, if nobody waits for them.
+    /// One reply for each command. Empty if no caller waits for them.
     pub replies: Vec<Delivery>,
     /// When the table was about to apply the batch, and when it had, if that is known.
     pub applied: Option<(Instant, Instant)>,
@@ -21,7 +21,7 @@ pub struct Deliveries {
 pub struct Delivery {
     /// The machine's reply.
     pub reply: Reply,
-    /// For [`Reply::Queued`]: the call that waits now.
+    /// The call that waits now, for [`Reply::Queued`].
     pub wait: Option<WaitingCall>,
     /// When the command passed the stages before its reply, if that is known.
     pub times: Option<Times>,

@@ -120,7 +120,7 @@ impl Table {
         let _ = self.unapplied.set(why.to_string());
     }
 
-    /// For a node whose audit lines go there.
+    /// Makes the table write its audit lines there.
     pub fn with_audit(self, audit: Audit) -> Self {
         Self { audit, ..self }
     }
@@ -130,17 +130,17 @@ impl Table {
         Self { metrics, ..self }
     }
 
-    /// Where it counts.
+    /// The metrics that it writes.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Where the audit lines go.
+    /// The receiver of the audit lines.
     pub fn audit(&self) -> &Audit {
         &self.audit
     }
 
-    /// For a program that supports these versions.
+    /// Makes the table that of a program with these versions.
     pub fn with_versions(self, versions: Arc<AppliedVersion>) -> Self {
         Self { versions, ..self }
     }
@@ -291,7 +291,7 @@ impl Table {
             (replies, lines, EntriesWritten::since(before, &applied.machine))
         };
 
-        // Not under the lock: it may wait for the disk. Entries are applied one after the other, so the lines stay in order.
+        // Write without the lock, because this may wait for the disk. Entries are applied one after the other, so the lines stay in order.
         self.audit.write(lines);
 
         // Only the thread that applies comes here, one entry after the other: a wait is registered before a later entry ends it. A wait
@@ -323,7 +323,7 @@ impl Table {
         let Applied { machine, trail, .. } = applied;
         let mut lines = self.audit.entry(*trail, index, time.stamp.max(machine.now()), Some(time.wall), machine);
 
-        // What is due by now comes first, in the lines as in the table.
+        // The due work comes first, in the lines as in the table.
         lines.start(machine);
         machine.begin_batch(time, limits, events);
         lines.due(events);
@@ -440,7 +440,7 @@ impl Table {
         self.index.store(applied.index(), Ordering::Release);
         *lock(&self.summary) = TableSummary::new(applied);
 
-        // Only if it is another one: each send wakes the ticker, which would look at the clock once more for each entry.
+        // Send it only if it changed: each send wakes the ticker, which would read the clock once more for each entry.
         let deadline = applied.machine.next_deadline();
         self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
     }
@@ -590,7 +590,7 @@ impl EntriesWritten {
 pub struct Batch {
     /// When the leader proposed them.
     pub time: Time,
-    /// What they may cost.
+    /// The limits of their work.
     pub limits: Limits,
     /// The commands, in their order.
     pub commands: Vec<Command>,

@@ -18,7 +18,7 @@ pub struct Trail {
     is_restored: bool,
 }
 
-/// Where a node's lines go, and what they begin with.
+/// The receiver of a node's lines, and the hash that they begin with.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     /// The chain before its first line.

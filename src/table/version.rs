@@ -26,7 +26,7 @@ impl Default for AppliedVersion {
 }
 
 impl AppliedVersion {
-    /// For a program that supports these versions.
+    /// Makes the version of a program that supports `own`.
     pub fn new(own: Versions) -> Self {
         Self { own, cluster: AtomicU32::new(Version::FIRST.0) }
     }

@@ -98,7 +98,7 @@ pub struct Subscription {
     since: u64,
 }
 
-/// Where a watch goes on.
+/// The place from which a watch continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// There is no event for it up to this position. The next one wakes it.
@@ -175,18 +175,19 @@ impl WatchIndex {
         is_taken
     }
 
-    /// For the thread that applies: leaves the events up to this position to the dispatcher.
+    /// Leaves the events up to this position to the dispatcher. Called by the thread that applies.
     pub fn leave(&self, up_to: u64) {
         self.0.left.fetch_max(up_to, Ordering::Relaxed);
     }
 
-    /// For the dispatcher, which looks at the events that were left to it in the order of their positions. No watch moves until it is
-    /// dropped.
+    /// The turn of the dispatcher, which looks at the events that were left to it in the order of their positions. No watch moves until the
+    /// turn is dropped.
     pub fn turn(&self) -> Turn<'_> {
         Turn(self.state())
     }
 
-    /// For the dispatcher: all events up to this position were looked at, and the watches woken that they concern; or they were missed.
+    /// Notes that all events up to this position were looked at and their watches woken, or that the events were missed. Called by the
+    /// dispatcher.
     pub fn complete(&self, position: u64) {
         self.state().complete(position);
     }
@@ -306,9 +307,9 @@ impl Concerned {
 }
 
 impl Subscription {
-    /// Where the watch goes on that has seen all its events up to this position.
+    /// The place from which a watch continues that has seen all its events up to this position.
     pub fn next(&mut self, complete: u64) -> Next {
-        // Under the lock, so that each event up to the dispatched one has rung.
+        // Read it under the lock, so that each event up to the dispatched one has woken its watches.
         let state = self.index.state();
         let silenced = if Planted::WatchWokenOnce.is_on() { 0 } else { NONE };
         let first = self.bell.first.swap(silenced, Ordering::Relaxed);
@@ -341,7 +342,7 @@ impl Drop for Subscription {
 pub enum Shape {
     /// One key.
     Key(Box<[u8]>),
-    /// All keys that begin so.
+    /// All keys with this prefix.
     Prefix(Box<[u8]>),
     /// Another range.
     Other(KeyRange),

@@ -16,10 +16,10 @@ use tonic::metadata::{Ascii, MetadataKey, MetadataMap};
 
 const TRACEPARENT: &str = "traceparent";
 
-/// What is known of the trace of a request.
+/// The known trace of a request.
 #[derive(Clone, Debug, Default)]
 pub enum Origin {
-    /// Nothing is known. The first node may begin a trace.
+    /// The trace is unknown. The first node may begin a trace.
     #[default]
     Open,
     /// The caller decided against a trace.

@@ -47,7 +47,7 @@ use self::export::Exporting;
 /// The environment variable that names the collector. Every OpenTelemetry SDK uses it.
 pub const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-/// Where spans are sent, and which ones.
+/// The receiver of spans, and the choice of spans that are sent.
 #[derive(Clone, Debug)]
 pub struct ExportSettings {
     /// The address of the collector, `http://host:port`. It must speak OTLP over gRPC.

@@ -47,7 +47,7 @@ const HUFFMAN_BEGINNING: [u8; 2] = [0x9d, 0x29];
 pub(super) struct WithoutScheme<S> {
     stream: S,
     frames: Frames,
-    /// What was read and is still to be handed on.
+    /// The bytes that were read and not yet passed on.
     read: BytesMut,
 }
 
@@ -288,7 +288,7 @@ fn huffman_text(bytes: &[u8]) -> Option<Vec<u8>> {
         }
     }
 
-    // What is left is padding: less than a byte, all ones.
+    // The rest is padding: less than a byte, all ones.
     (bits < 8 && code + 1 == 1 << bits).then_some(text)
 }
 

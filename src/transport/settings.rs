@@ -70,7 +70,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// For the port of clients.
+    /// The settings of the port for clients.
     ///
     /// A session of the Rust client has a call that stays open, and one program may have 10,000 of them. A turn holds fewer than
     /// [`resets_in_turn_max`](Self::resets_in_turn_max) calls with a message and its reset: only a client that opens calls in order to
@@ -87,7 +87,7 @@ impl Settings {
         connections_max: 10_000,
         speaks_http1: false,
     };
-    /// For the port of peers: a follower forwards the waits of all of its clients on one connection, and appends are large.
+    /// The settings of the port for peers: a follower forwards the waits of all of its clients on one connection, and appends are large.
     pub const PEERS: Self = Self {
         windows: Windows::WIDE,
         calls_max: 16_384,

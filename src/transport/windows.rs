@@ -3,9 +3,9 @@
 /// Flow-control windows of HTTP/2: bytes in one direction that the receiver has not read yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
-    /// For one call.
+    /// The window of one call.
     pub stream: u32,
-    /// For all calls of a connection.
+    /// The window of all calls of a connection.
     pub connection: u32,
 }
 

@@ -151,7 +151,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                 }
             }
         };
-        // That it takes longer is the client's loss.
+        // A client that takes longer may lose the rest.
         let _ = timeout(LINGER_TIMEOUT, drain).await;
     }
 
@@ -310,7 +310,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                         // What waits behind a slow request is memory, too.
                         has_room = self.held_requests.hold(ready_bytes + self.input.len()).is_ok();
                         if !has_room {
-                            // What was refused counts nothing. Without room, further requests wait in the client's socket.
+                            // Refused bytes do not count. Without room, further requests wait in the client's socket.
                             let _ = self.held_requests.hold(ready_bytes);
                         }
                     }

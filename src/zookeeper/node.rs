@@ -54,9 +54,9 @@ pub(crate) struct ZookeeperNode<S> {
 pub(crate) struct CountedZnodes {
     /// The revision of the state.
     pub(crate) revision: u64,
-    /// Until then it is told of later states, too.
+    /// The time until which the count is also used for later states.
     pub(crate) until: Instant,
-    /// All nodes.
+    /// The number of all nodes.
     pub(crate) nodes: u64,
     /// The number of ephemeral nodes, which end with their session.
     pub(crate) ephemerals: u64,

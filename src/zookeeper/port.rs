@@ -69,7 +69,7 @@ impl<S: ZookeeperStore> Zookeeper<S> {
             refuses: true,
             settles_arrivals: true,
         };
-        // They end when this future does.
+        // The tasks end with this future.
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&self.node).follow_feed());
         tasks.spawn(Arc::clone(&self.node).sweep_sessions());

@@ -132,7 +132,7 @@ impl Command {
         compared.count() + txn.operations().filter(is_range).count()
     }
 
-    /// By how many units a range may cost more once this command is applied: for the entries that it puts, and for their values.
+    /// The number of units by which a range may cost more once this command is applied: for the entries that it puts, and for their values.
     pub fn growth(&self) -> usize {
         let Self::Txn(txn) = self else { return 0 };
         let growth_of = |branch: &[TxnOperation]| -> usize {

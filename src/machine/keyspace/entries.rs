@@ -24,7 +24,7 @@ impl Machine {
         self.entries.get(key)
     }
 
-    /// What is stored in a range, in the order of the keys: see [`Machine::stored_entry`]. It can be read from both ends.
+    /// The stored entries of a range, in the order of the keys: see [`Machine::stored_entry`]. It can be read from both ends.
     pub fn stored_entries<'a>(
         &'a self,
         range: &KeyRange,

@@ -484,7 +484,7 @@ impl From<TxnFailureReason> for OperationObstacle {
 }
 
 impl Balance {
-    /// By how much it grows, if it does.
+    /// The number by which it grows, or `None` if it does not grow.
     fn more(self) -> Option<usize> {
         self.added.checked_sub(self.removed).filter(|more| *more > 0)
     }
@@ -553,7 +553,7 @@ impl Draft {
         }
     }
 
-    /// What it writes in a range. Others of its writes are not visited: a transaction may have many of both.
+    /// Its writes in a range. Its other writes are not visited, because a transaction may have many of both.
     fn written(&self, range: &KeyRange) -> impl Iterator<Item = (&Key, &Option<Arc<Entry>>)> {
         self.writes.range::<Key, _>(range.bounds())
     }

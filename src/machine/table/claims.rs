@@ -103,7 +103,7 @@ impl ClaimTable {
             None => first_under(prefix),
         };
         let first = self.first_from(from);
-        // From lock to lock: one may have thousands of claims.
+        // Go from lock to lock, because a lock may have thousands of claims.
         let next = |name: &&'a LockName| self.first_from(Bound::Excluded(((*name).clone(), ClaimPlace::LAST)));
         std::iter::successors(first, next).take_while(move |name| name.as_str().starts_with(prefix))
     }
@@ -150,7 +150,7 @@ impl ClaimTable {
     }
 }
 
-/// Where the names begin that have this prefix.
+/// The place at which the names with this prefix begin.
 fn first_under(prefix: &str) -> Bound<(LockName, ClaimPlace)> {
     match LockName::new(prefix) {
         Ok(prefix) => Bound::Included((prefix, ClaimPlace::FIRST)),

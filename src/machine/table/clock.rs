@@ -36,7 +36,7 @@ pub(crate) enum Due {
 }
 
 impl Due {
-    /// Before all others at its stamp.
+    /// The value before all others at the same stamp.
     const FIRST: Self = Self::Session(SessionId::NONE);
 }
 

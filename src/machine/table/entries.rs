@@ -15,7 +15,7 @@ pub(crate) struct EntryTable {
     leased: OrdSet<(SessionId, Key)>,
     /// Bytes of the entries without a lease: the others are charged to their session.
     bytes: usize,
-    /// Those of them that are temporary.
+    /// The temporary entries among them.
     temporaries: Temporaries,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct RevokedGrant {
     pub(crate) reason: Reason,
     /// The operator, if known and the grant is still held: who took it was told when it ended.
     pub(crate) by: Option<Identity>,
-    /// Until when the grant is still held. Without a deadline it was taken, and its locks are open.
+    /// The time until which the grant is still held. Without a deadline the grant has ended, and its locks are open.
     pub(crate) deadline: Option<Stamp>,
 }
 

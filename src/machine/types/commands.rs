@@ -41,11 +41,11 @@ pub enum Operation {
 pub struct ForceRelease {
     /// The lock.
     pub name: LockName,
-    /// Only this grant; without a token, all of the lock's.
+    /// Revokes only this grant; without a token, all grants of the lock.
     pub token: Option<Token>,
-    /// Only grants above this token: continues where another command ended.
+    /// Revokes only grants above this token: continues where another command ended.
     pub after: Token,
-    /// Only grants up to this token: later ones are not concerned. Without it, all that are held now.
+    /// Revokes only grants up to this token, not later ones. Without it, all grants that are held now.
     pub up_to: Option<Token>,
     /// The operator's reason.
     pub reason: Reason,
@@ -136,9 +136,9 @@ pub enum Command {
     Session {
         /// The session's id.
         session: SessionId,
-        /// Without one, a retry may take effect again.
+        /// The id of the request. Without it, a retry may take effect again.
         request: Option<Request>,
-        /// What it asks for.
+        /// The operation that it asks for.
         operation: Operation,
     },
     /// Ends a wait whose call broke off. A wait that was granted meanwhile stays granted.
@@ -169,9 +169,9 @@ pub enum Command {
     },
     /// Drops the data of locks that are not held, by an operator: as many as the budget of one command allows.
     DropData {
-        /// Only of locks whose names begin with it. Over [`NAME_BYTES_MAX`] bytes it matches none.
+        /// Drops data only of locks whose names begin with it. A prefix of more than [`NAME_BYTES_MAX`] bytes matches no lock.
         prefix: String,
-        /// Only of locks above this name: continues where another command ended.
+        /// Drops data only of locks above this name: continues where another command ended.
         after: Option<LockName>,
         /// The operator, if known. Logs of versions without it have none.
         by: Option<Identity>,
@@ -189,7 +189,7 @@ pub enum Command {
     Txn(Txn),
     /// Forgets the events of the keyspace up to a revision.
     Compact {
-        /// At most the present one.
+        /// The revision, at most the present one.
         revision: Revision,
     },
     /// Advances time.

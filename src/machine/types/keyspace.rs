@@ -181,7 +181,7 @@ impl Key {
 }
 
 impl fmt::Debug for Key {
-    /// As text, since most keys are mostly text.
+    /// Shows the key as text, since most keys are mostly text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.0.escape_ascii())
     }
@@ -233,13 +233,13 @@ impl Kinship {
 }
 
 impl Children {
-    /// After another one was made.
+    /// The numbers after another child was made.
     pub(crate) fn with_one_more(self, changed: Revision) -> Self {
         let made = if Planted::ChildNumberReused.is_on() { self.live + 1 } else { self.made.saturating_add(1) };
         Self { made, live: self.live + 1, changed }
     }
 
-    /// After one of them ended.
+    /// The numbers after a child ended.
     pub(crate) fn with_one_less(self, changed: Revision) -> Self {
         Self { live: self.live.saturating_sub(1), changed, ..self }
     }
@@ -319,7 +319,7 @@ impl KeyRange {
         matches!((&self.from, &self.to), (Some(from), Some(to)) if from >= to)
     }
 
-    /// Where it begins and ends, for an ordered map.
+    /// The bounds of the range, for an ordered map.
     pub(crate) fn bounds(&self) -> (Bound<&Key>, Bound<&Key>) {
         let from = self.from.as_ref().map_or(Bound::Unbounded, Bound::Included);
         let to = match (self.is_empty(), &self.from, &self.to) {

@@ -56,7 +56,7 @@ pub struct Revocation {
 pub enum Renewal {
     /// The session was extended.
     Renewed {
-        /// By this TTL, from now.
+        /// The session was renewed for this TTL, from now on.
         ttl: Ttl,
         /// Its grants that are revoked and not released yet, in the order of their tokens: at most
         /// [`crate::REVOCATIONS_PER_REPLY_MAX`].
@@ -187,7 +187,7 @@ pub enum Refusal {
     /// To a transaction that claims a lock: the cluster was restored from a copy, and grants nothing before the deadlines of the old
     /// cluster's holders have passed. An acquire gets the answer that the lock is busy, or waits.
     Closed {
-        /// For how long yet.
+        /// The remaining milliseconds.
         remaining_ms: u64,
     },
     /// To a transaction by an attachment ([`Txn::by_attached`]): the session was attached again since.
@@ -210,7 +210,7 @@ pub enum Refusal {
 /// How a wait ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WaitEnd {
-    /// With a grant.
+    /// The wait ended with a grant.
     Granted(Grant),
     /// Its time limit passed.
     TimedOut(Busy),

@@ -13,13 +13,13 @@ pub struct Select {
     pub created: Bounds,
     /// Bounds of [`Entry::modified`].
     pub modified: Bounds,
-    /// What they are sorted by. Those that are equal in it are in the order of their keys.
+    /// The sort order of the entries. Equal ones are in the order of their keys.
     pub by: SortBy,
     /// The greatest first. Those that are equal remain in the order of their keys.
     pub is_descending: bool,
     /// Entries that are shown, at the most; 0: all.
     pub limit: u32,
-    /// What is shown of them.
+    /// The parts of the entries that are shown.
     pub shows: Shows,
 }
 
@@ -48,7 +48,7 @@ pub enum SortBy {
     Value,
 }
 
-/// What is shown of entries.
+/// The parts of entries that are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shows {
     /// All of them.

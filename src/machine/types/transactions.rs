@@ -188,7 +188,7 @@ pub struct Committed {
 }
 
 impl TxnOperation {
-    /// What it puts, if it is a put. The key of a numbered child is yet without its number.
+    /// Its put, if it is one. The key of a numbered child does not have its number yet.
     pub fn put(&self) -> Option<&Put> {
         match self {
             Self::Put(put) | Self::PutChild(PutChild { put, .. }) => Some(put),

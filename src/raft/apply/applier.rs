@@ -42,7 +42,7 @@ pub(crate) type Entries = Vec<EntryResponder<TypeConfig>>;
 #[derive(Debug)]
 pub(crate) struct Applier {
     target: Arc<ApplyTarget>,
-    /// Without one, all groups are applied in place.
+    /// The thread that applies large groups. Without it, all groups are applied in place.
     thread: Option<mpsc::Sender<ApplyJob>>,
 }
 
@@ -61,9 +61,9 @@ struct ApplyJob {
 
 /// Entries that are to be applied.
 enum ApplyGroup {
-    /// As they are in the log.
+    /// The entries as they are in the log.
     Encoded(Entries),
-    /// As they were read to see how much work they are.
+    /// The entries decoded, to compute how much work they are.
     Read(Vec<ReadEntry>),
 }
 

@@ -152,7 +152,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 /// Writes one snapshot.
 #[derive(Debug)]
 pub struct SnapshotBuilder {
-    /// For its audit files, and for [`Planted::SnapshotOfLaterTable`].
+    /// The table, for its audit files and for [`Planted::SnapshotOfLaterTable`].
     table: Arc<Table>,
     /// Present until it is written. The writing thread also drops the nodes that the table has replaced since, which would delay the
     /// runtime.

@@ -74,7 +74,7 @@ struct ComparisonState {
 }
 
 impl TableComparison {
-    /// For this table of the node with this identity. Hashes are computed at low priority, apart from Raft's thread.
+    /// Makes the comparison for this table of the node with this identity. Hashes are computed at low priority, apart from Raft's thread.
     pub fn new(table: Arc<Table>, identity: Arc<NodeIdentity>, blocking: Blocking) -> Self {
         Self { table, identity, blocking, computing: Semaphore::new(1), known: Mutex::default() }
     }

@@ -74,7 +74,7 @@ pub enum BackupError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The reason why it is not a backup.
         what: &'static str,
     },
     /// The file differs from what was written.
@@ -144,7 +144,7 @@ pub fn write(mut output: impl Write, header: &BackupHeader, applied: &Applied) -
 /// A backup without its table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackupSummary {
-    /// What it says of itself.
+    /// The header of the file.
     pub header: BackupHeader,
     /// The last entry that its table contains.
     pub log_id: Option<LogId>,

@@ -130,7 +130,7 @@ const TOKENS_PER_INDEX: u64 = 1 << 4;
 /// The distance from the last entry of the copy where the time gives no later one: the clock is wrong, and the operator named the token.
 const INDEX_STEP: u64 = 1 << 32;
 
-/// Where the log of a cluster goes on that is made at this time from a copy with this last entry.
+/// The index at which the log of a new cluster begins that is made at this time from a copy with this last entry.
 fn first_index(at: WallTime, copied: u64) -> u64 {
     if Planted::FoundedAtOldIndex.is_on() {
         return copied + 1;

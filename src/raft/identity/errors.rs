@@ -103,7 +103,7 @@ pub enum IdentityError {
         node_id: u64,
         /// The node that remembers.
         witness: u64,
-        /// What it remembers.
+        /// The memory of that node, as text.
         what: String,
     },
     /// A majority of the voters has another table after the same entry.
@@ -120,7 +120,7 @@ pub enum IdentityError {
         index: u64,
         /// The hash of its table.
         own: u64,
-        /// That of the majority.
+        /// The hash of the majority's table.
         other: u64,
         /// The members that have the latter, as text.
         agreeing: String,

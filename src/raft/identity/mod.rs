@@ -93,9 +93,9 @@ pub struct Founder {
 /// A founder's addresses at the founding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FounderAddresses {
-    /// For peers.
+    /// The address for peers.
     pub peer_address: String,
-    /// For clients.
+    /// The address for clients.
     pub client_address: String,
 }
 

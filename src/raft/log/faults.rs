@@ -92,7 +92,7 @@ struct Log {
 }
 
 impl Log {
-    /// Without a limit on the disk's time.
+    /// Makes a log whose limit for the disk's time is not reached.
     fn on(on_flush: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self::with_limit(PATIENCE, on_flush)
     }

@@ -67,7 +67,7 @@ pub enum LogOpenError {
     NotOwn {
         /// The log's directory.
         directory: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         what: String,
     },
     /// A flush does not reach the disk on this system, so writes would not survive a power failure.

@@ -60,7 +60,7 @@ pub struct LogOptions {
     pub open_limit: Duration,
     /// Called when the log fails.
     pub on_failure: FailureHandler,
-    /// Where it counts its writes.
+    /// The metrics that count its writes.
     pub metrics: Metrics,
 }
 

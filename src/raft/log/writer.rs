@@ -224,7 +224,7 @@ impl<D: Disk> LogWriter<D> {
         let _at_disk = health.at_disk();
         match job {
             WriterJob::Append { entries, flushed, room } => {
-                // Before anything that can fail, so that it is answered in any case.
+                // Move it before anything that can fail, so that it is answered in any case.
                 group.appends.push((flushed, room));
                 group.is_dirty = true;
                 for entry in &entries {
@@ -275,7 +275,7 @@ impl<D: Disk> LogWriter<D> {
         if !group.is_dirty {
             return Ok(());
         }
-        // Before the sync, so that it costs none; its entries are part of the same group or of one before.
+        // Write it before the sync, so that it needs no further one. Its entries are in the same group or an earlier one.
         self.write_committed()?;
         if Planted::AckBeforeSync.is_on() && !self.is_synced_all_the_same(group) { Ok(()) } else { self.flush() }?;
         // A second sync for a vote, which is rare. One for entries would double the time of each commit.

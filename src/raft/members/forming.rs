@@ -217,7 +217,7 @@ async fn ask_all<C: Connector>(identity: &NodeIdentity, plan: &FormingConfig, co
 /// The conclusion from a round of answers.
 #[derive(Debug)]
 enum Conclusion {
-    /// All members agree, and there is no cluster yet.
+    /// All members agree, and there is no cluster yet: found it.
     Found(Vec<Founder>),
     /// A cluster has this node as a member.
     Join,

@@ -59,7 +59,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONFIRM_PAUSE: Duration = Duration::from_millis(20);
 /// How often the leader looks after a change that is under way.
 const TURN: Duration = Duration::from_millis(50);
-/// After a step that failed.
+/// The pause after a step that failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A node that is to become a member; or a member with its present addresses.

@@ -33,7 +33,7 @@ struct KnownAddresses {
 }
 
 impl Addresses {
-    /// With the members that the configuration names.
+    /// Makes the addresses with the members that the configuration names.
     pub fn new(configured: BTreeMap<u64, MemberNode>) -> Self {
         Self { configured: Arc::new(configured), known: Arc::default() }
     }

@@ -108,7 +108,7 @@ where
 
     /// Answers calls by `raft` from now on, except calls of former members. Only the first call of this function has an effect.
     pub fn attach(&self, raft: Raft<TypeConfig, M>, was_removed: impl Fn(u64) -> bool + Send + Sync + 'static) {
-        // In this order: calls are admitted as soon as `raft` is there, and none may be before it is known who was removed.
+        // Keep this order: calls are admitted as soon as `raft` is set, and no call may be admitted before the removed members are known.
         let _ = self.shared.was_removed.set(Box::new(was_removed));
         let _ = self.shared.raft.set(raft);
     }
@@ -305,7 +305,8 @@ where
     async fn vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
         let request = ballot(request.into_inner(), Sender { id: caller.node_id, bounds: bounds(raft) })?;
-        // As before appends: the candidate may come to lead by this vote, and must not come back as an older copy of itself.
+        // As for appends, rely on the start first: the candidate may come to lead by this vote, and must not come back as an older copy of
+        // itself.
         caller.rely_on(&self.shared.identity).await?;
         let answer = raft.vote(request).await.map_err(unanswered)?;
         Ok(self.signed((&answer).into()))
@@ -380,7 +381,7 @@ where
         request: Request<pb::CompareTableRequest>,
     ) -> Result<Response<pb::CompareTableResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
-        // This node may end by it.
+        // The comparison may stop this node, so accept it only from the leader that this node follows.
         follows(raft, &caller)?;
         if let Some(comparison) = self.shared.comparison.get() {
             let pb::CompareTableRequest { index, hash, agreeing, is_majority } = request.into_inner();

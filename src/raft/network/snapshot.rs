@@ -87,7 +87,7 @@ pub(super) async fn receive<K: SnapshotSink>(
     };
     let malformed = |error: Malformed| Status::invalid_argument(error.to_string());
     let (vote, meta, length) = header.into_parts().map_err(malformed)?;
-    // Before any of its bytes is written.
+    // Check before any of its bytes is written.
     accept(&vote, &meta)?;
 
     let mut receiver = in_time(sink.begin(&meta, length)).await?;

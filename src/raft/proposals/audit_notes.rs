@@ -15,7 +15,7 @@ use lockkeeper_machine::{Command, Note};
 
 /// Notes that may follow each other at once.
 const BURST: u32 = 8;
-/// Then one in this time.
+/// After a burst, one note may follow in this time.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Time limit of a note.
 const PATIENCE: Duration = Duration::from_secs(5);

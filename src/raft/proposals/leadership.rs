@@ -47,7 +47,7 @@ impl TermLeadership {
         })
     }
 
-    /// For [`Planted::StampFromCache`]: the latest stamp that was read.
+    /// The latest stamp that was read, for [`Planted::StampFromCache`].
     pub(crate) fn last_stamp(&self) -> Stamp {
         self.with_clock(|clock| clock.stamp())
     }

@@ -105,7 +105,7 @@ struct Proposal {
     growth: Growth,
 }
 
-/// By how much commands that are under way may make ranges longer, in units of work.
+/// The number of units of work by which commands that are under way may make ranges longer.
 ///
 /// The table does not have their entries yet when the cost of a later command is computed, and has them when that command is applied: a
 /// batch of commands on ranges that were empty would visit them all.
@@ -344,7 +344,7 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
 
 /// The proposals of a term. Proposals of an earlier term are refused. `None` if no proposal is left.
 fn in_term(term: u64, mut proposals: Vec<Proposal>) -> Option<Vec<Proposal>> {
-    // That there are others is rare.
+    // Proposals of another term are rare.
     if proposals.iter().any(|proposal| proposal.term != term) {
         let (present, earlier) = proposals.into_iter().partition(|proposal| proposal.term == term);
         refuse(earlier, NoReply::NotLeader);

@@ -90,7 +90,7 @@ pub(crate) async fn run(intake: RenewalQueue, proposer: Proposer, patience: Dura
 
 struct Gathering {
     intake: mpsc::Receiver<PendingRenewal>,
-    /// Those without an answer. Each returns when the log has time for the next one.
+    /// The commands without an answer. Each returns when the log has time for the next one.
     commands: JoinSet<Instant>,
     not_before: Instant,
 }

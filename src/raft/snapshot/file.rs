@@ -23,7 +23,7 @@ use lockkeeper_table::{Malformed, Trail};
 /// The last byte is the version. Every later format keeps these 8 bytes in front and the checksum of all before it at the end, so that an
 /// older program can tell a later format from damage.
 const MAGIC: &[u8; 8] = b"LKSNAP\0\x01";
-/// In place of a record's length: no record follows.
+/// Stands in place of a record's length if no record follows.
 const END: u32 = u32::MAX;
 const CHECKSUM_BYTES: u64 = 4;
 /// Size of the read and write buffers.

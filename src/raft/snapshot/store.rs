@@ -202,7 +202,7 @@ impl SnapshotStore {
     /// Deletes unfinished files; returns the finished snapshots with their indexes, oldest first.
     fn prepare(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         files::create_directory(directory)?;
-        // For a process that ended just after a rename.
+        // Sync the directory, for the case that a process ended just after a rename.
         files::sync_directory(directory)?;
 
         let mut found = Vec::new();

@@ -21,7 +21,7 @@ pub(crate) struct CommandSpec {
     pub(crate) arity: i32,
     /// What clients may know of it.
     pub(crate) flags: &'static [Flag],
-    /// Where its keys are.
+    /// The places of its keys.
     pub(crate) keys: KeyPlaces,
     /// What runs it.
     pub(crate) run: CommandRunner,
@@ -71,14 +71,14 @@ impl Flag {
     }
 }
 
-/// Where the keys are among the arguments.
+/// The places of the keys among the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyPlaces {
-    /// There are none.
+    /// The command has no keys.
     Nowhere,
     /// From the first to the last place; below zero, the last one counts from the end.
     From { first: usize, last: i32, step: usize },
-    /// As many as an argument says, after it.
+    /// An argument has the number of keys, and the keys follow it.
     Counted { count_at: usize },
     /// The first argument, and as many as the second says.
     TargetAndCounted,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// Fields and their values, or members without.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderedFields<V> {
-    /// Each with its place in the order.
+    /// The fields, each with its place in the order.
     fields: BTreeMap<Vec<u8>, (u64, V)>,
     /// The names by their places.
     order: BTreeMap<u64, Vec<u8>>,
@@ -62,7 +62,7 @@ impl<V> OrderedFields<V> {
         removed.is_some()
     }
 
-    /// All of them, in their order.
+    /// All fields, in their order.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (&Vec<u8>, &V)> {
         self.order.values().filter_map(|field| self.fields.get(field).map(|(_, value)| (field, value)))
     }

@@ -79,7 +79,7 @@ impl SortedMembers {
         removed.is_some()
     }
 
-    /// All of them, in their order. It can be read from both ends.
+    /// All members, in their order. The iterator can be read from both ends.
     pub(crate) fn in_order(&self) -> impl DoubleEndedIterator<Item = (&Vec<u8>, Score)> {
         self.order.iter().map(|(score, member)| (member, *score))
     }

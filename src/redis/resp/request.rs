@@ -34,7 +34,7 @@ pub struct RequestLimits {
 }
 
 impl Default for RequestLimits {
-    /// More than a transaction of the keyspace holds, so that its own limits are the ones that clients meet.
+    /// These limits exceed those of a transaction of the keyspace, so that clients meet the limits of the transaction.
     fn default() -> Self {
         Self { arguments_max: 64 << 10, argument_bytes_max: 1 << 20, request_bytes_max: 4 << 20 }
     }
@@ -47,13 +47,13 @@ pub(crate) struct RequestReader {
     limits: RequestLimits,
     /// Whether the client has proven who it is, or does not have to.
     is_known: bool,
-    /// Where in a request it is.
+    /// The position within a request.
     state: RequestState,
     /// Bytes at the begin of the buffer that are known to have no end of a line.
     scanned: usize,
 }
 
-/// Where the reader is.
+/// The position of the reader within a request.
 #[derive(Debug)]
 enum RequestState {
     /// Between two requests.

@@ -21,7 +21,7 @@ pub(crate) struct CachedScript {
     pub(crate) source: Arc<[u8]>,
     /// Its name for clients: 40 lower-case hexadecimal digits.
     pub(crate) sha1: String,
-    /// What it does, if that needs no interpreter.
+    /// The shape of the script, if it needs no interpreter.
     pub(crate) shape: Option<ScriptShape>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct ScriptCache {
 
 #[derive(Debug, Default)]
 struct KeptScripts {
-    /// Each with the number of its last use.
+    /// The scripts by their SHA-1s, each with the number of its last use.
     by_sha1: BTreeMap<String, (u64, Arc<CachedScript>)>,
     /// Their names in the order of their last uses.
     by_use: BTreeMap<u64, String>,

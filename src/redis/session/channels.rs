@@ -129,7 +129,7 @@ impl<S: RedisStore> RedisSession<S> {
             return Ok(());
         }
 
-        // They are noted before they are made, so that whatever happens meanwhile, the end of the connection ends them.
+        // Note the subscriptions before they are made, so that the end of the connection ends them in every case.
         let before = subscriptions.topics.len();
         subscriptions.topics.extend(new.iter().cloned());
         let outbox = subscriptions.outbox.clone();
@@ -148,7 +148,7 @@ impl<S: RedisStore> RedisSession<S> {
             return Ok(());
         }
         if let Err(failure) = subscribed {
-            // There is no reply for a part of the names.
+            // Redis has no reply for a part of the names.
             tracing::debug!(%failure, "a connection is closed, since its subscriptions could not be made");
             return Err(Closes);
         }

@@ -235,7 +235,7 @@ impl<S: RedisStore> RedisSession<S> {
                 self.write(&reply, out);
             }
             UnitOutcome::Refused(text) if is_one => self.write(&RedisReply::error(text), out),
-            // Nothing happened: together they were too much, or one of them was. Each by itself shows which one.
+            // Nothing happened: one command was too much, or all of them together were. Running each by itself shows which.
             UnitOutcome::Refused(_) | UnitOutcome::Failed(_) | UnitOutcome::Abandoned => {
                 if let UnitOutcome::Failed(failure) = outcome {
                     failure_reply(failure)?;
@@ -373,7 +373,7 @@ impl<S: RedisStore> RedisSession<S> {
                 Err(RedisStoreError::Unknown(_) | RedisStoreError::Unavailable(_) | RedisStoreError::Overloaded(_)) => {
                     sleep(REPEAT_PAUSE).await;
                 }
-                // These say nothing of the first attempt.
+                // These failures do not tell the outcome of the first attempt.
                 Err(RedisStoreError::Denied(_) | RedisStoreError::TooLarge(_) | RedisStoreError::Full(_)) => {
                     return None;
                 }
@@ -407,7 +407,7 @@ impl<S: RedisStore> RedisSession<S> {
         for database in databases {
             match self.node.engine.flush(|| self.caller(), database, &mut has_begun).await {
                 Ok(()) => {}
-                // No text may say that nothing was done.
+                // The error must not say that nothing was done.
                 Err(failure) if has_begun && !matches!(failure, RedisStoreError::Unknown(_)) => {
                     let name = name.to_ascii_uppercase();
                     let text =

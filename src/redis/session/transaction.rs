@@ -41,7 +41,7 @@ pub(super) struct QueuedTransaction {
 enum QueuedCommand {
     /// It has a place in the unit.
     InUnit,
-    /// This node answers it after the unit.
+    /// This node answers the command after the unit.
     Local(&'static CommandSpec, Vec<Vec<u8>>),
     /// It is answered already.
     Answered(RedisReply),

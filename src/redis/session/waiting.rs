@@ -41,9 +41,9 @@ struct BlockingPop {
     command: &'static CommandSpec,
     /// The type of the keys from which it pops.
     kind: DatumKind,
-    /// As the client names them.
+    /// The keys as the client names them.
     keys: Vec<Vec<u8>>,
-    /// All arguments that are no keys: those before the keys, and those after them.
+    /// All arguments that are not keys: the ones before the keys, and the ones after them.
     before: Vec<Vec<u8>>,
     after: Vec<Vec<u8>>,
     /// When the client is told that nothing came.
@@ -105,7 +105,7 @@ impl BlockingPop {
 enum PopAttempt {
     /// It has its answer.
     Answered(RedisReply),
-    /// There was nothing for it.
+    /// There was no item for the client.
     Nothing,
     /// The store could not say.
     Failed(RedisStoreError),
@@ -176,12 +176,12 @@ impl<S: RedisStore> RedisSession<S> {
                 PopAttempt::Failed(failure) => return failure_reply(failure),
             };
 
-            // Without a timeout the branch is off: the moment only has to be one.
+            // Without a timeout the branch is disabled, so any moment will do.
             let until = pop.until.unwrap_or_else(|| Instant::now() + 2 * LOOK_AGAIN);
             tokio::select! {
                 biased;
                 () = sleep_until(until), if pop.until.is_some() => {
-                    // Without a leader nobody knows whether something came.
+                    // Without a leader it is unknown whether an item came.
                     return failed.map_or(Ok(RedisReply::NilArray), failure_reply);
                 }
                 () = place.woken() => {}
@@ -253,7 +253,7 @@ struct AwaitedPop<S: RedisStore> {
     give_back: GiveBack<S>,
 }
 
-/// What is needed to put an item back.
+/// The values that are needed to put an item back.
 struct GiveBack<S> {
     node: Arc<RedisNode<S>>,
     caller: RedisCaller,
@@ -315,7 +315,7 @@ impl<S: RedisStore> GiveBack<S> {
     async fn give_back(self, outcome: UnitOutcome) {
         let UnitOutcome::Done { replies, .. } = outcome else { return };
         let Some(RedisReply::Array(parts)) = replies.into_iter().next() else { return };
-        // By RESP3 a score is a number of its own kind; the command that puts it back wants a text.
+        // In RESP3 a score is a double; the command that puts it back needs a text.
         let parts: Vec<_> = parts.into_iter().map(RedisReply::into_resp2).filter_map(bytes).collect();
 
         // What was moved is in its target, where it was to be.
@@ -335,7 +335,7 @@ impl<S: RedisStore> GiveBack<S> {
             calls: vec![UnitCall::Command(arguments)],
         };
 
-        // What has certainly not happened is tried again, for longer than an election takes.
+        // A write that has certainly not happened is tried again, for longer than an election takes.
         let until = Instant::now() + GIVE_BACK_TIMEOUT;
         loop {
             let deadline = Instant::now() + self.node.options.command_timeout;

@@ -55,7 +55,7 @@ struct HeldEntry {
     value: Vec<u8>,
     /// The value that it was last written with.
     written: Option<Vec<u8>>,
-    /// Until when it cannot have ended. It has no such time before it was written, and after it has lapsed.
+    /// The time until which it cannot have ended. `None` before it was written, and after it has lapsed.
     sure_until: Option<Instant>,
 }
 
@@ -65,7 +65,7 @@ struct UnwrittenEntry {
     value: Option<Vec<u8>>,
     /// Whether the store may have the entry.
     is_stored: bool,
-    /// Where it stands in the queue.
+    /// The round of its place in the queue.
     round: u64,
 }
 

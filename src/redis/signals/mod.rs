@@ -166,7 +166,7 @@ impl<S: RedisStore> NodeSignals<S> {
             self.note_counts(counts)
         };
         written.by(deadline).await?;
-        // If it ends later, it ends this connection.
+        // If the feed ends later, it ends this connection.
         self.shared.feed.ensure_present(feed)
     }
 
@@ -200,7 +200,7 @@ impl<S> NodeSignals<S> {
     }
 
     fn end_subscriptions(&self, topics: &[Topic], client: u64) -> LeasesWritten {
-        // Without the turn, the number of those that are left could be noted after a greater one of a subscriber that comes now.
+        // Without the turn, the smaller number of subscribers could be noted after the greater one of a subscriber that comes now.
         let _turn = self.shared.leases.take_turn();
         let counts = topics.iter().map(|topic| (topic, self.shared.topics.remove(topic, client)));
         self.note_counts(counts)

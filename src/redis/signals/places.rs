@@ -23,7 +23,7 @@ pub(super) struct LocalPlaces {
     last_id: AtomicU64,
 }
 
-/// Those of one key in the order of their places. One that has not seen its place yet stands at the end.
+/// The waiting clients of one key, in the order of their places. A client that does not know its place yet is at the end.
 type LocalQueue = BTreeMap<(u64, u64), Arc<Notify>>;
 
 impl LocalPlaces {
@@ -139,7 +139,7 @@ impl LocalPlace {
             && let Some(client) = queue.remove(&(before, self.id))
         {
             queue.insert((created, self.id), client);
-            // If it has fallen behind, the one that is the first now has not looked yet.
+            // If this client has fallen behind, the client that is now the first has not looked yet.
             if before < created
                 && let Some(first) = queue.values().next()
             {

@@ -31,7 +31,7 @@ pub(crate) async fn count_receivers<S: RedisStore>(store: &S, channel: &[u8]) ->
     Ok(count)
 }
 
-/// Those of some channels whose messages would have receivers. It reads the patterns once for all of them.
+/// The channels among `channels` whose messages would have receivers. It reads the patterns once for all of them.
 pub(crate) async fn channels_with_receivers<S: RedisStore>(
     store: &S,
     channels: BTreeSet<Vec<u8>>,

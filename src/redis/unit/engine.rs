@@ -329,7 +329,7 @@ impl<S: RedisStore> Engine<S> {
                 };
                 place = taken.ok();
             }
-            // Once for each channel: a unit may ask for another one in each of its runs.
+            // Count the receivers once for each channel, because a unit may ask for another channel in each of its runs.
             for channel in &needs.receivers {
                 if !receivers.contains_key(channel) {
                     receivers.insert(channel.clone(), signals::count_receivers(&self.store, channel).await?);
@@ -344,8 +344,7 @@ impl<S: RedisStore> Engine<S> {
                 let entry = loaded.entries.get(key).and_then(Option::as_ref);
                 entry.map_or(0, |entry| entry.modified) != *revision
             };
-            // Each time that something was read: the keys are among those that the commit compares, so a change after this is found as
-            // well.
+            // Check after each read. The keys are among those that the commit compares, so a later change is found as well.
             if unit.watched.iter().any(is_changed) {
                 return Err(UnitOutcome::Abandoned);
             }

@@ -80,7 +80,7 @@ pub(crate) struct UnitMoment {
 /// What the commands of a unit see and write.
 #[derive(Clone, Debug)]
 pub(crate) struct UnitView {
-    /// What was read from the store.
+    /// The entries that were read from the store.
     loaded: Arc<Loaded>,
     /// Positions of scans, which outlive the unit.
     cursors: Arc<Cursors>,
@@ -407,7 +407,7 @@ impl UnitView {
         let range = database_start(database)..database_end(database);
         let gone: Vec<_> = self.slots.range(range).map(|(key, _)| key.clone()).collect();
         for key in gone {
-            // What was read has decided something, and must still be so.
+            // The unit has used the value that it read, so the commit must still compare the revision.
             if let Some(slot) = self.slots.remove(&key).filter(|slot| !slot.is_flushed) {
                 self.seen.insert((key, slot.revision()));
             }

@@ -51,9 +51,9 @@ pub(super) struct KeySlot {
 /// The value of a key.
 #[derive(Clone, Debug)]
 enum SlotValue {
-    /// As stored, and not decoded yet.
+    /// The stored bytes, not decoded yet.
     Stored,
-    /// There is none.
+    /// The key has no value.
     Absent,
     /// Decoded, or made by a command.
     Known(Datum),
@@ -62,7 +62,7 @@ enum SlotValue {
 /// What the unit does to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotChange {
-    /// Nothing.
+    /// No change.
     None,
     /// It gets a value.
     Put,

@@ -33,7 +33,7 @@ pub(crate) struct EarlierClients {
     own_id: String,
     id: String,
     until_ms: u64,
-    /// As it is in the configuration.
+    /// The time as written in the configuration.
     until: String,
     clock: Arc<dyn Clock>,
     identities: Mutex<BTreeSet<Identity>>,

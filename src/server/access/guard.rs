@@ -241,7 +241,7 @@ guarded! {
     ListEntries, |it| right(Right::Read, keys_of(&it.range));
     SelectEntries, |it| right(Right::Read, keys_of(&it.select.range));
     WatchEntries, |it| right(Right::Watch, keys_of(&it.range));
-    // Each of them is asked for by itself.
+    // Each transaction is checked by itself.
     CommitEach, |_it| Needs { right: None, session: None, for_others: false, adds: None, txn: None };
     // The requests for the unit's reads and writes are checked each by itself.
     RunUnit, |_it| Needs { right: None, session: None, for_others: false, adds: None, txn: None };

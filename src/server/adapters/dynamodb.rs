@@ -202,7 +202,7 @@ where
     ))
 }
 
-/// One attempt at it. There are no entries if the revision of the first page was compacted before the last one.
+/// One attempt to read the pages. There are no entries if the revision of the first page was compacted before the last one.
 async fn read_pages<F>(
     mut keys: &[Key],
     mut read: impl FnMut(GetEntries) -> F,

@@ -59,7 +59,7 @@ use crate::{
     service::{Service, UnitRunner},
 };
 
-/// Where the nodes say how clients reach this port, by the node's id.
+/// The prefix of the entries in which nodes store the address of this port for clients, by the node's id.
 const ADDRESSES: &str = "redis-nodes/";
 /// How often a node looks for the addresses of the others, and for its own.
 const ADDRESSES_PAUSE: Duration = Duration::from_secs(2);
@@ -173,7 +173,7 @@ impl<L: Listen> RedisListener for CertifiedPort<L> {
 #[derive(Clone)]
 struct RedisKeyspace {
     client: KeyspaceClient,
-    /// Where clients reach this node's port.
+    /// The address at which clients reach this node's port.
     address: Arc<str>,
     /// The same of all nodes, as far as this one knows, by their ids.
     addresses: Arc<RwLock<Vec<(u64, String)>>>,

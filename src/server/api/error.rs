@@ -561,7 +561,7 @@ fn limit_name(limit: Limit) -> &'static str {
     }
 }
 
-/// What has reached the limit, and what to do.
+/// The message for a limit that is reached: the thing, and the remedy.
 fn limit_message(limit: Limit) -> String {
     match limit {
         Limit::Sessions => format!("the cluster has {SESSIONS_MAX} sessions, the limit: close some"),

@@ -36,7 +36,7 @@ const PAGE: usize = 100;
 const PAST_MAX: usize = 300;
 /// Time limit for the leader's answer about the members.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
-/// For this time, the leader's answer is shown to other pages too.
+/// The time for which the leader's answer is shown to other pages too.
 const LEADER_FRESH: Duration = Duration::from_millis(400);
 
 #[derive(Deserialize)]
@@ -247,7 +247,7 @@ fn lock(console: &Console, caller: &Caller, asked: &LockQuery) -> Result<LockSho
     };
 
     let may_force = console.service.access().allows(caller, Right::ForceRelease, RequestSubject::Name(name.as_str()));
-    // From this node's own table, so that the page also shows a lock while there is no leader.
+    // Read this node's own table, so that the page also shows a lock while there is no leader.
     let known = console.service.browse(caller, ShowLock { name, page })?;
 
     let session = |view: &SessionView| HolderSession {

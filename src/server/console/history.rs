@@ -36,7 +36,7 @@ use lockkeeper_machine::{Change, ChangeKind, LockName};
 use lockkeeper_metrics::{CommandStage, Did, Metrics, StageCounts};
 use lockkeeper_table::change_history::EntryChanges;
 
-/// What is older is forgotten.
+/// Older samples and events are dropped.
 const SPAN: Duration = Duration::from_secs(600);
 /// Time between two samples.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
@@ -100,7 +100,7 @@ struct KeptHistory {
     trouble: Option<&'static str>,
 }
 
-/// Where a sample begins to count.
+/// The counts at the beginning of a sample.
 #[derive(Debug, Clone, Copy)]
 struct CountBase {
     at: Instant,
@@ -117,7 +117,7 @@ impl CountBase {
     }
 }
 
-/// What was measured between two samples, and the state at the second one.
+/// The measurements between two samples, and the state at the second one.
 #[derive(Debug)]
 struct PastSample {
     number: u64,

@@ -64,7 +64,7 @@ impl Acceptors {
             peers,
             dynamodb: acceptor(Port::Http)?,
             etcd: acceptor(Port::EitherHttp)?,
-            // As browsers do, these clients show a certificate or a password.
+            // Like browsers, these clients show a certificate or a password.
             redis: acceptor(Port::Console)?,
             zookeeper: acceptor(Port::Console)?,
             console: acceptor(Port::Console)?,

@@ -76,15 +76,15 @@ pub enum ServeError {
 /// What must happen before a node that ended can start again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remedy {
-    /// Nothing that is known: another start may succeed, once a disk has space again or another program has ended.
+    /// No known action is needed: another start may succeed, once a disk has space again or another program has ended.
     StartAgain,
-    /// Somebody must correct the configuration, or a file that it names.
+    /// The operator must correct the configuration, or a file that it names.
     Configuration,
-    /// Somebody must put the node's own data back, replace the node, or start a program that can read the data.
+    /// The operator must put the node's own data back, replace the node, or start a program that can read the data.
     Data,
     /// The cluster has removed this node, or does not admit it. The machine needs an id that no member has ever had.
     NewNode,
-    /// An entry of the log cannot be applied, and somebody must decide where the log ends.
+    /// An entry of the log cannot be applied, and the operator must decide where the log ends.
     Unapplied,
 }
 

@@ -67,7 +67,7 @@ impl Serve for CommitEach {
         let mut calls = FuturesOrdered::new();
         for txn in txns {
             let mut call = Box::pin(node.call(&caller, Form::Typed(txn)));
-            // Nothing is awaited before a command is in the queue.
+            // The call waits for nothing before its command is in the queue.
             match futures::poll!(call.as_mut()) {
                 Poll::Ready(refused) => {
                     calls.push_back(Either::Left(ready(refused)));

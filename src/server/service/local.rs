@@ -178,7 +178,7 @@ impl Local {
     pub(super) fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
         let began = Instant::now();
         let seen = self.check(caller, &request).and_then(|()| {
-            // On a clone, so that no apply waits for the look.
+            // Read a clone, so that no apply waits for this read.
             let (table, index) = self.replica.table().read(|applied| (applied.machine.clone(), applied.index()));
             request.look(&self.access, caller, &table, index)
         });

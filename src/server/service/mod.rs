@@ -98,7 +98,7 @@ pub(crate) struct Service {
     waits: Arc<Semaphore>,
 }
 
-/// Where a request is executed.
+/// The place where a request is executed.
 enum Route {
     Here,
     There(KnownLeader),

@@ -109,7 +109,7 @@ impl Maintenance {
 
         let (pieces, sent) = match self.environment.blocking {
             Blocking::OnThreads => mpsc::channel(PIECES_AHEAD),
-            // One thread writes all of it, and only then reads.
+            // One thread writes the whole backup, and only then reads it.
             Blocking::Here => mpsc::channel(Semaphore::MAX_PERMITS),
         };
 

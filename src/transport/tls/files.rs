@@ -35,7 +35,7 @@ pub struct TlsFiles {
 pub struct TlsError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it, and what to do.
+    /// The problem and the remedy.
     pub what: String,
 }
 

@@ -58,7 +58,7 @@ use super::{Connector, SPEAKS_NO_TLS};
 
 /// The protocol above TLS between nodes, and of clients: HTTP/2.
 const ALPN: &[u8] = b"h2";
-/// That of clients of other protocols.
+/// The protocol name of clients of other protocols.
 const ALPN_HTTP: &[u8] = b"http/1.1";
 /// How often [`Tls::follow_files`] looks for changed files.
 #[cfg(feature = "serve")]
@@ -83,13 +83,13 @@ struct SharedTls {
     current: RwLock<Arc<Current>>,
 }
 
-/// What was read from the files.
+/// The content of the files.
 #[derive(Debug)]
 struct Current {
     contents: TlsContents,
     roots: Arc<RootCertStore>,
     own: Option<Own>,
-    /// For each [`Port`], in this order. Without a certificate nothing can be accepted, so there are none.
+    /// The configuration for each [`Port`], in this order. `None` without a certificate, because then no connection can be accepted.
     servers: Option<[Arc<ServerConfig>; 5]>,
 }
 
@@ -104,15 +104,15 @@ struct Own {
 /// A port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Port {
-    /// For the nodes of the same cluster.
+    /// The port for the nodes of the same cluster.
     Peers,
-    /// For clients.
+    /// The port for clients.
     Clients,
-    /// For clients of other protocols over HTTP/2 or HTTP/1.1.
+    /// A port for clients of other protocols over HTTP/2 or HTTP/1.1.
     EitherHttp,
-    /// For clients of other protocols over HTTP/1.1. It asks for no certificate: they show who they are in their requests.
+    /// A port for clients of other protocols over HTTP/1.1. It asks for no certificate: clients authenticate in their requests.
     Http,
-    /// For browsers, probes and scrapers. It asks for a client's certificate, and takes connections without one.
+    /// The port for browsers, probes and scrapers. It asks for a client's certificate, and takes connections without one.
     Console,
 }
 
@@ -292,18 +292,18 @@ enum Expected {
 #[derive(Clone, Debug)]
 pub struct TlsConnector<C> {
     inner: C,
-    /// Without it, the connection is plain text.
+    /// The TLS to use. Without it, the connection is plain text.
     tls: Option<Tls>,
     expected: Expected,
 }
 
 impl<C> TlsConnector<C> {
-    /// For a client: a node is known by the host of its address.
+    /// The connector of a client, which knows a node by the host of its address.
     pub fn for_client(inner: C, tls: Tls) -> Self {
         Self { inner, tls: Some(tls), expected: Expected::Host }
     }
 
-    /// For a node: its peers are known by the cluster and the ids that their certificates name. Without `tls`, it is plain text.
+    /// The connector of a node, which knows its peers by the cluster and the ids in their certificates. Without `tls`, it is plain text.
     pub fn for_node(inner: C, tls: Option<Tls>) -> Self {
         Self { inner, tls, expected: Expected::AnyNode }
     }
@@ -381,7 +381,7 @@ fn explained(error: io::Error) -> io::Error {
 pub struct Acceptor {
     tls: Tls,
     port: Port,
-    /// Where handshakes run, if not where the port is served.
+    /// The runtime for handshakes, if it is not the one that serves the port.
     #[cfg(feature = "serve")]
     runtime: Option<tokio::runtime::Handle>,
 }

@@ -56,7 +56,8 @@ pub(crate) async fn greet<S: ZookeeperStore>(
         }
     };
 
-    // Both calls go through the log, so this node has applied all that any client has seen. What is above that comes from another cluster.
+    // Both calls go through the log, so this node has applied every state that a client has seen. A higher revision comes from another
+    // cluster.
     if u64::try_from(request.last_seen).is_ok_and(|last_seen| last_seen > start.revision) {
         let why = format!(
             "the client has seen revision {}, and this cluster is at {}: it comes from another cluster; start it again",

@@ -33,7 +33,7 @@ pub(crate) use handshake::{Greeting, greet};
 pub(crate) enum ClosingReason {
     /// The client has closed it, or it broke.
     Gone,
-    /// What was written is sent, and then it is closed.
+    /// The written answers are sent, and then the connection is closed.
     AfterReplies,
     /// It is closed at once.
     AtOnce,
@@ -303,7 +303,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
         match outcome {
             Ok(outcome) => Ok(replies::answer(outcome, requests, is_multi)),
             Err(failure) => {
-                // Where it is not known what happened, only the client can find out; it does when the connection is closed.
+                // If the outcome is unknown, only the client can find it out. It does so when the connection is closed.
                 let code = failure_code(&failure)?;
                 Ok(replies::refuse(self.node.hub.told(), code, requests.len(), is_multi))
             }
@@ -334,7 +334,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
         {
             let proof = self.node.store.authenticate(user, password, Arc::downgrade(&self.open));
             let proof = proof.map_err(|failure| {
-                // No answer would make its client try again.
+                // ZooKeeper has no answer after which the client would try again, so close the connection.
                 tracing::debug!(%failure, client = %self.address, "a connection is closed, since its client has too many");
                 ClosingReason::AtOnce
             })?;

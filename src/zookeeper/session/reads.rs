@@ -214,7 +214,7 @@ fn system_names(path: &ZnodePath) -> impl Iterator<Item = &'static str> {
 }
 
 fn count_descendants(applied: &dyn AppliedZnodes, path: &ZnodePath) -> usize {
-    // Below the root: `/zookeeper` and its two.
+    // The nodes below the root that always exist: `/zookeeper` and its two children.
     let mut count = if path.is_root() { 3 } else { system_names(path).count() };
     for (from, to) in [path.child_keys(), path.deeper_keys()] {
         applied.keys(&from, &to, &mut |_| {

@@ -35,7 +35,7 @@ enum WatchReason {
     Data,
     Exist,
     Child,
-    /// These tell nothing of what was missed.
+    /// These watches do not report missed changes.
     Persistent,
     Recursive,
 }

@@ -62,7 +62,7 @@ pub(super) struct NodeCopy {
     state: Arc<watch::Sender<Arc<CopyState>>>,
     /// The end of the feed, while there is one. Its lock is held while a state is published and its step sent.
     feed: Arc<Mutex<Option<mpsc::Sender<AppliedStep>>>>,
-    /// Somebody has begun to wait for a state while no client is connected.
+    /// Notified when a task begins to wait for a state while no client is connected.
     is_awaited: Arc<Notify>,
 }
 
@@ -92,7 +92,7 @@ impl NodeCopy {
     ) -> Option<Arc<CopyState>> {
         let mut states = self.state.subscribe();
         if self.leases.is_empty() {
-            // Without it, the next state would be published at the next look.
+            // Without this, the next state would be published only at the next look.
             self.is_awaited.notify_one();
         }
         let found = timeout_at(deadline, states.wait_for(|state| is_there(state))).await;

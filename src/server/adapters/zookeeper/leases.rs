@@ -75,7 +75,7 @@ const OVER_KEPT: Duration = Duration::from_secs(10);
 /// Pause before a stream is begun again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Until when a renewal that was sent at `sent` lets a session be vouched for.
+/// The time until which a renewal that was sent at `sent` lets this node vouch for the session.
 fn trusted_until(sent: Instant, ttl: Duration) -> Instant {
     let margin = (ttl / 100).max(MARGIN_MIN);
     sent + ttl.saturating_sub(margin + CLOSED_WITHIN)
@@ -93,7 +93,7 @@ struct LeaseTable {
     sessions: Mutex<HashMap<u64, VouchedSession>>,
     /// The sessions to renew, for each stream.
     due: Vec<mpsc::UnboundedSender<u64>>,
-    /// Some renewal was acknowledged.
+    /// Notified when a renewal is acknowledged.
     acknowledged: Notify,
 }
 
@@ -196,7 +196,7 @@ impl SessionLeases {
             if session.is_fresh(now) {
                 return true;
             }
-            // Either way it is looked at again.
+            // After either, the loop checks again.
             let _ = timeout_at(trusted_until(session.acknowledged, session.ttl), acknowledged).await;
         }
     }
@@ -208,7 +208,7 @@ impl SessionLeases {
         alive.map(|(session, it)| NumberedSession { session: *session, number: it.number }).collect()
     }
 
-    /// Those of these that have connections here.
+    /// The sessions of `touched` that have connections at this node.
     pub(super) fn known_of(&self, touched: &BTreeSet<lockkeeper_machine::SessionId>) -> Vec<NumberedSession> {
         if touched.is_empty() {
             return Vec::new();
@@ -327,7 +327,7 @@ impl VouchedSession {
     }
 }
 
-/// One stream of renewals after the other.
+/// Renewals over one stream after the other.
 struct LeaseStream {
     leases: SessionLeases,
     due: mpsc::UnboundedReceiver<u64>,

@@ -124,7 +124,7 @@ impl ZookeeperStore for ZookeeperKeyspace {
 
     async fn set_owner(&self, caller: &ZookeeperCaller, session: u64) -> Result<(), ZookeeperStoreError> {
         let id = names::session_id(session);
-        // Until every member knows such owners, each write asks for the rights of the identity all the same.
+        // Until every member knows owners of sessions, each write is checked for the rights of the identity in any case.
         let is_known = self.client.service().replica().versions().cluster() >= Version::LATE_OWNERS;
         if !is_known || self.copy.state().has_owner(id) {
             return Ok(());
@@ -144,7 +144,7 @@ impl ZookeeperStore for ZookeeperKeyspace {
         attached: NumberedSession,
     ) -> Result<CloseOutcome, ZookeeperStoreError> {
         let NumberedSession { session, number } = attached;
-        // One command: an attach between a look whose it is and its end would get a session that is over.
+        // Use one command: an attach between the check of the owner and the end would get a session that is over.
         let closing = Txn::new(Vec::new(), Vec::new(), Vec::new()).map_err(too_large)?;
         let closing = closing.closing(Attached { session: names::session_id(session), number });
         match self.client_call(caller, &own(caller), closing).await {

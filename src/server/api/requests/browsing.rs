@@ -74,7 +74,7 @@ pub(crate) struct LocksFound {
     pub(crate) locks: Vec<LockView>,
     /// Number of names that were looked at.
     pub(crate) looked: usize,
-    /// If names were left, the one after which to go on.
+    /// The name after which to continue, if there are more.
     pub(crate) more_after: Option<LockName>,
     /// The log index that the answer shows.
     pub(crate) index: u64,
