@@ -106,9 +106,9 @@ impl<C: Connector> JoiningNode<C> {
     /// Whether the node must send a request: the log lacks this node, or has other addresses for it. A founder is not in the log until the
     /// cluster is founded, and a member that was removed must not ask again.
     ///
-    /// The log of a node that hears no leader may be old. The entry that made it a member may never have been committed, and a later one may
-    /// have given it other addresses: it was there for a moment, or a copy of its data directory was. Then the leader calls it there, for
-    /// ever. To ask once more changes nothing for a member whose addresses are right.
+    /// The log of a node that hears no leader may be old. The entry that made it a member may never have been committed, and a later one
+    /// may have given it other addresses: it was there for a moment, or a copy of its data directory was. Then the leader calls it there,
+    /// for ever. To ask once more changes nothing for a member whose addresses are right.
     async fn needs_request(&self) -> bool {
         let Self { identity, replica, own, .. } = self;
         match in_log(replica, own.node_id) {

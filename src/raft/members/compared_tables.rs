@@ -93,8 +93,8 @@ fn last_index(replica: &Replica) -> Option<u64> {
     replica.raft().metrics().borrow_watched().last_log_index
 }
 
-/// The entry that comes as long after `last` as that came after `before`. It is `None` if the log was shortened in between, by the leader that
-/// has replaced this one.
+/// The entry that comes as long after `last` as that came after `before`. It is `None` if the log was shortened in between, by the leader
+/// that has replaced this one.
 fn entry_ahead(before: u64, last: u64) -> Option<u64> {
     last.checked_add(last.checked_sub(before)?)
 }

@@ -39,8 +39,8 @@ use lockkeeper_transport::Connector;
 /// How long after its opening a stream of heartbeats is used again. Shorter than the time for which a member's versions count as said.
 const PARKED_MAX: Duration = Duration::from_millis(500);
 
-/// Sends the requests from `input`, and yields the answers. `patience` is the time for the answer to a small request, `opening_max` that for
-/// the first answer on a new connection, in this stream or a later one.
+/// Sends the requests from `input`, and yields the answers. `patience` is the time for the answer to a small request, `opening_max` that
+/// for the first answer on a new connection, in this stream or a later one.
 pub(super) fn pipeline<'c, C: Connector, D: SnapshotSource, S>(
     client: &'c mut PeerClient<C, D>,
     input: S,

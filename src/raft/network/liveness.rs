@@ -10,8 +10,8 @@
 //! A peer on a busy machine speaks irregularly. [`PeerLiveness::tolerated`] adapts to the longest gap between two of its messages in the
 //! last minute (`SPAN`, `SPANS`).
 //!
-//! Nodes that are no members, as far as this node's log reaches, are known too: the leader may be one. Without certificates anybody may call
-//! under any id, so only the last few are kept (`OTHERS_MAX`).
+//! Nodes that are no members, as far as this node's log reaches, are known too: the leader may be one. Without certificates anybody may
+//! call under any id, so only the last few are kept (`OTHERS_MAX`).
 
 use std::{
     collections::HashMap,

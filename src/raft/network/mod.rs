@@ -20,9 +20,9 @@
 //! [`SLOWEST_BYTES_PER_SECOND`]. A connection on which a call failed or timed out is dropped, and the next call dials again: a peer that
 //! came back is found by the next call, not by TCP's timers.
 //!
-//! A new connection needs two round trips more than an open one (TCP, TLS), and at first contact both ends remember each other's start, with
-//! a sync. A heartbeat is given up before that on a long line, and if each one dialled from the beginning, none would ever be answered. So
-//! one that was given up leaves its connection opening, for the next ones: for as long as an answer to entries is waited for
+//! A new connection needs two round trips more than an open one (TCP, TLS), and at first contact both ends remember each other's start,
+//! with a sync. A heartbeat is given up before that on a long line, and if each one dialled from the beginning, none would ever be
+//! answered. So one that was given up leaves its connection opening, for the next ones: for as long as an answer to entries is waited for
 //! ([`ENTRIES_PATIENCE`]).
 //!
 //! **Deliberately absent**: encryption, which is the connector's and the listener's. Where a connection has certificates, a call must come

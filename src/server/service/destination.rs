@@ -1,8 +1,8 @@
 //! The node that a forwarded request is for.
 //!
 //! An address proves nothing: a leader that is gone for good is still the last one that a follower knows, and its address may be another
-//! cluster's by then. Its leader would execute the request: a client would hold a lock, and a token, of a cluster that it never called. So a
-//! forwarded request names the cluster and the node that it is for, as Raft's calls do, and any other node refuses it unread.
+//! cluster's by then. Its leader would execute the request: a client would hold a lock, and a token, of a cluster that it never called.
+//! So a forwarded request names the cluster and the node that it is for, as Raft's calls do, and any other node refuses it unread.
 //!
 //! A node of an earlier version names nothing, and is believed.
 

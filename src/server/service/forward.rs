@@ -241,7 +241,8 @@ impl Forwarder {
     }
 }
 
-/// Wraps the message into a request to the leader, this destination, with the caller's address, the time that is left until its deadline, and its trace.
+/// Wraps the message into a request to the leader, which is this destination, with the caller's address, the time that is left until its
+/// deadline, and its trace.
 fn onward<T>(message: T, caller: &Caller, destination: &Destination) -> Request<T> {
     let mut request = Request::new(message);
     destination.name(request.metadata_mut());

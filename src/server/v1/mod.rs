@@ -7,7 +7,8 @@
 //! * At the peers' port, [`Local`] executes or refuses the requests that followers forward.
 //!
 //! Around the services, on both ports: `deadlines` answers a call before its `grpc-timeout` passes, `unreadable` explains messages that
-//! cannot be decoded. At the peers' port, `addressed` refuses calls for another node, and `forwarded` runs calls on the clients' runtime. `pipeline` carries many requests on one stream.
+//! cannot be decoded. At the peers' port, `addressed` refuses calls for another node, and `forwarded` runs calls on the clients' runtime.
+//! `pipeline` carries many requests on one stream.
 //! `cluster` shows this node's condition, `maintenance` sends backups.
 
 pub(crate) mod addressed;
