@@ -152,9 +152,11 @@ pub struct RaftConfig {
     pub election_timeout_ms_min: u64,
     /// The other end of that range, in milliseconds.
     pub election_timeout_ms_max: u64,
-    /// Minimum number of log entries between two snapshots. After a large snapshot, their bytes must also reach half of its size.
+    /// Minimum number of log entries between two snapshots; 128 MiB of entries count as that many. After a large snapshot, their bytes must
+    /// also reach half of its size.
     pub snapshot_entries: u64,
-    /// Number of log entries before a snapshot that are kept, so that a follower that lags by fewer needs no snapshot.
+    /// Number of log entries before a snapshot that are kept, at most 64 MiB of them, so that a follower that lags by fewer needs no
+    /// snapshot.
     pub keep_entries: u64,
     /// Maximum number of bytes of the log that a leader keeps for a slow follower. A follower that lags by more gets a snapshot.
     pub backlog_bytes_max: u64,

@@ -291,8 +291,8 @@ pub(super) async fn read(blocking: Blocking, disk: &Arc<dyn FreeSpace>, disks: &
     }
 }
 
-/// Takes a reading of this node's disk.
-pub(super) fn take(disks: &Disks, judge: Judge, space: Space) {
+/// Takes a reading of this node's disk. Returns whether the node has become short of space.
+pub(super) fn take(disks: &Disks, judge: Judge, space: Space) -> bool {
     let was_low = disks.own().is_some_and(|report| report.is_low);
     let report = judge.report(space, was_low);
     match (was_low, report.is_low) {
@@ -301,6 +301,7 @@ pub(super) fn take(disks: &Disks, judge: Judge, space: Space) {
         (false, false) | (true, true) => {}
     }
     disks.note(report);
+    !was_low && report.is_low
 }
 
 /// No code panics while it holds this lock.

@@ -29,6 +29,10 @@ const BACKLOG_BYTES_MAX: u64 = 1 << 20;
 const WRITTEN: u64 = 8 << 20;
 /// Then, while a follower is stopped: several times that bound again.
 const MISSED: u64 = 10 << 20;
+/// Bytes of updates in the test of large entries: beyond the second place for a snapshot of node 1, which is 177 MiB from its start.
+const WRITTEN_LARGE: u64 = 200 << 20;
+/// What a node keeps of them: 128 MiB since its snapshot, and 64 MiB behind it.
+const KEPT_LARGE: u64 = 192 << 20;
 /// Bytes of entries in the test of the log: several times its bound.
 const APPENDED: u64 = 96 << 20;
 
@@ -186,6 +190,42 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
     for (name, bytes) in files(&data(&cluster, slow)).iter().filter(|(name, _)| name.starts_with("journal")) {
         assert!(*bytes < 6 << 20, "{name} has {bytes} bytes after a restart");
     }
+}
+
+/// Whoever rewrites a few values makes the log grow and not the table: no limit of the table stops it. Neither number of entries is reached.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_limited_in_bytes_however_few_its_entries_are() {
+    let cluster = cluster_with(|options| {
+        options.nodes = Some(1);
+        options.raft.snapshot_entries = 1_000_000;
+        options.raft.keep_entries = 1_000_000;
+    })
+    .await;
+    let holder = long_session(&client(&cluster)).await;
+    let going = Arc::new(AtomicBool::new(true));
+    let written = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..4 * LOCKS)
+        .map(|number| tokio::spawn(update(holder.clone(), number, Arc::clone(&going), Arc::clone(&written))))
+        .collect();
+
+    let deadline = Instant::now() + LONG;
+    while written.load(Ordering::Relaxed) < WRITTEN_LARGE {
+        assert!(Instant::now() < deadline, "only {} bytes in {LONG:?}", written.load(Ordering::Relaxed));
+        sleep(Duration::from_millis(100)).await;
+    }
+    going.store(false, Ordering::Relaxed);
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+
+    let written = written.load(Ordering::Relaxed);
+    until("the log is within its bound", async || {
+        let status = cluster.node(1).status().await.ok()?;
+        let entry = written / status.last_log_index;
+        let kept = (status.last_log_index - status.purged_index) * entry;
+        (status.purged_index > 0 && kept <= KEPT_LARGE).then(|| println!("kept {kept} of {written} bytes"))
+    })
+    .await;
 }
 
 /// The files of a log over many entries, of which few are kept: the journal and sled, without a cluster.

@@ -53,7 +53,7 @@ impl StateMachine {
         Ok(Self { table, applier, snapshots, pace, log_bytes })
     }
 
-    /// Notified when a snapshot is worth its cost: enough entries came since the last one, and their bytes are a sufficient part of its
+    /// Notified when a snapshot is worth its cost: enough entries, or bytes, came since the last one, and they are a sufficient part of its
     /// size. openraft's own policy counts only entries, so the caller must trigger the snapshot.
     pub fn snapshot_due(&self) -> Arc<Notify> {
         self.pace.due()

@@ -9,7 +9,8 @@ use crate::{
     Replica,
     disk::{Disks, FreeSpace, Judge, PEERS_KNOWN_AFTER, read, take},
     elections::handover,
-    snapshot::SnapshotStore,
+    log::slow_followers::LogBytes,
+    snapshot::{SnapshotStore, is_worth},
 };
 use lockkeeper_environment::Blocking;
 
@@ -17,6 +18,8 @@ use lockkeeper_environment::Blocking;
 const HAND_OVERS_APART: Duration = Duration::from_secs(10);
 /// How long a hand-over may take.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+/// A node that becomes short of space writes a snapshot if it replaces at least so much log. sled's file for a smaller one is not shorter.
+const REPLACED_BYTES_MIN: u64 = 16 << 20;
 
 /// The time in which this node leads.
 #[derive(Clone, Copy)]
@@ -35,7 +38,8 @@ impl LeaderWatch {
 }
 
 /// Reads this node's disk once a second, more often where it nears its reserve, and decides as the leader whether the cluster refuses
-/// commands that add. `snapshots` are those of the node. Does not return.
+/// commands that add. When the node becomes short of space, it replaces its log by a snapshot, for which the reserve has room: then the log
+/// grows within the files that it has. `snapshots` and `log_bytes` are those of the node. Does not return.
 pub async fn watch(
     disks: Disks,
     replica: Replica,
@@ -43,12 +47,19 @@ pub async fn watch(
     disk: Arc<dyn FreeSpace>,
     reserve_bytes: u64,
     snapshots: SnapshotStore,
+    log_bytes: LogBytes,
 ) {
     let mut as_leader = None;
     loop {
         let snapshot_bytes = snapshots.latest().map_or(0, |snapshot| snapshot.length());
         match read(blocking, &disk, &disks).await {
-            Ok(space) => take(&disks, Judge { reserve_bytes, snapshot_bytes }, space),
+            Ok(space) => {
+                let is_newly_short = take(&disks, Judge { reserve_bytes, snapshot_bytes }, space);
+                if is_newly_short && replaces_enough(&snapshots, &log_bytes) {
+                    // Fails only if Raft has stopped, and the node ends.
+                    let _ = replica.raft().trigger().snapshot().await;
+                }
+            }
             Err(error) => {
                 if disks.failure().is_none() {
                     tracing::warn!(%error, "cannot read the free space of the data directory; using the last value");
@@ -68,6 +79,14 @@ pub async fn watch(
 
         sleep(disks.until_next_reading()).await;
     }
+}
+
+/// Whether a snapshot now would replace a log that is worth it.
+fn replaces_enough(snapshots: &SnapshotStore, log_bytes: &LogBytes) -> bool {
+    let latest = snapshots.latest();
+    let covered = latest.as_ref().and_then(|latest| latest.meta().last_log_id).map_or(0, |id| id.index);
+    let replaced = log_bytes.since(covered);
+    replaced >= REPLACED_BYTES_MIN && is_worth(replaced, latest.map_or(0, |latest| latest.length()))
 }
 
 fn decide(disks: &Disks, replica: &Replica, as_leader: Option<LeaderWatch>) {

@@ -16,7 +16,7 @@
 //! * `opening` and `verify` check all of it before anything is served;
 //! * `writer` is the one thread that owns the disk: one queue, group commit with one flush for all queued writes;
 //! * `memory` is the cache that readers see, without touching the disk;
-//! * [`slow_followers`] limits the log that is kept for a slow follower;
+//! * [`slow_followers`] limits the bytes of log that are kept behind a snapshot, and for a slow follower;
 //! * `health` ends the process when the disk fails or hangs;
 //! * [`LogStore`] implements openraft's storage traits. Except for `database`, nothing else is visible outside, so another log can take
 //!   its place.

@@ -1,10 +1,14 @@
-//! Limits the bytes of log that a leader keeps for a slow follower.
+//! Limits the bytes of log that a node keeps behind its snapshot, and those that a leader keeps for a slow follower.
+//!
+//! Behind a snapshot openraft keeps a number of entries, so that a follower which lags by fewer needs no snapshot. An entry may have up to
+//! 1.5 MiB, and a thousand of them as many GiB. So each node looks every `PAUSE` how many bytes these entries are, and beyond
+//! [`KEPT_BYTES_MAX`] has openraft purge the oldest ([`purge_beyond`]).
 //!
 //! openraft purges no entry that a replication stream may still have to send. A dead or stalled follower loses its stream soon: its
 //! acknowledgements are late, and the stream fails. But a follower that is only slow, and acknowledges a few entries in time, keeps its
 //! stream, and with it all of the log behind it, without limit.
 //!
-//! So the leader checks every `PAUSE` how much log a follower keeps it from purging. Beyond a number of bytes it ends that follower's
+//! So the leader checks as often how much log a follower keeps it from purging. Beyond a number of bytes it ends that follower's
 //! stream. openraft then purges, finds that the entries which the follower needs are gone, and sends it a snapshot.
 
 use std::{
@@ -13,11 +17,16 @@ use std::{
     time::Duration,
 };
 
-use openraft::{async_runtime::WatchReceiver, metrics::RaftMetrics, type_config::alias::WatchReceiverOf};
+use openraft::{
+    async_runtime::WatchReceiver, metrics::RaftMetrics, storage::RaftStateMachine,
+    type_config::alias::WatchReceiverOf,
+};
 use tokio::{sync::Notify, time::sleep};
 
-use crate::types::TypeConfig;
+use crate::types::{LogId, TypeConfig};
 
+/// Bytes of entries that stay behind a snapshot for followers that lag a little, at most; `raft.keep_entries` may keep fewer.
+pub const KEPT_BYTES_MAX: u64 = 64 << 20;
 /// Time between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Resolution of the count: one mark for each [`MARK_BYTES`] of log.
@@ -52,15 +61,33 @@ impl LogBytes {
         }
     }
 
+    /// Bytes of the entries after `after`.
+    pub(crate) fn since(&self, after: u64) -> u64 {
+        self.between(after, u64::MAX)
+    }
+
+    /// An index such that the entries after it, up to and including `upto`, have no more than `bytes_max` bytes: the first that is known.
+    fn before(&self, upto: u64, bytes_max: u64) -> u64 {
+        let marks = lock(&self.0);
+        let from = marks.total_at(upto).saturating_sub(bytes_max);
+        let place = marks.marks.partition_point(|(_, total)| *total < from);
+        let mark = if place == 0 { None } else { marks.marks.get(place) };
+        mark.map_or(0, |(index, _)| *index)
+    }
+
     /// Bytes of the entries after `after`, up to and including `upto`.
     fn between(&self, after: u64, upto: u64) -> u64 {
         let marks = lock(&self.0);
-        let total_at = |index| {
-            let later = marks.marks.partition_point(|(at, _)| *at <= index);
-            let mark = marks.marks.get(later.saturating_sub(1));
-            mark.map_or(0, |(_, total)| *total)
-        };
-        total_at(upto).saturating_sub(total_at(after))
+        marks.total_at(upto).saturating_sub(marks.total_at(after))
+    }
+}
+
+impl Marks {
+    /// The bytes of all entries up to and including this one, to a mark.
+    fn total_at(&self, index: u64) -> u64 {
+        let later = self.marks.partition_point(|(at, _)| *at <= index);
+        let mark = self.marks.get(later.saturating_sub(1));
+        mark.map_or(0, |(_, total)| *total)
     }
 }
 
@@ -80,7 +107,7 @@ impl StreamCuts {
 }
 
 /// While this node leads, ends the stream to each follower that keeps more than `bytes_max` of the log from being purged; the log may be
-/// purged up to `keep_entries` before the latest snapshot. Returns when openraft stops.
+/// purged up to `keep_entries`, or [`KEPT_BYTES_MAX`], before the latest snapshot. Returns when openraft stops.
 pub async fn limit(
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     log: LogBytes,
@@ -110,18 +137,65 @@ pub async fn limit(
     }
 }
 
+/// Has openraft purge what a snapshot replaced beyond [`KEPT_BYTES_MAX`]: by itself it keeps `keep_entries`, however large they are. Returns
+/// when openraft stops.
+pub async fn purge_beyond<M: RaftStateMachine<TypeConfig>>(
+    raft: openraft::Raft<TypeConfig, M>,
+    log: LogBytes,
+    keep_entries: u64,
+) {
+    let metrics = raft.metrics();
+    loop {
+        sleep(PAUSE).await;
+        let surplus = {
+            let metrics = metrics.borrow_watched();
+            if metrics.running_state.is_err() {
+                return;
+            }
+            surplus(&metrics, &log, keep_entries)
+        };
+
+        if let Some(upto) = surplus
+            && raft.trigger().purge_log(upto).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// The last entry to purge because those after it are bytes enough. `None` while openraft purges by itself what is to be purged.
+fn surplus(metrics: &RaftMetrics<TypeConfig>, log: &LogBytes, keep_entries: u64) -> Option<u64> {
+    let snapshot = index(metrics.snapshot);
+    let upto = purgeable(snapshot, log, keep_entries);
+    let is_beyond = upto > snapshot.saturating_sub(keep_entries).max(index(metrics.purged));
+
+    // A purge waits for a follower that has less; and while one waits, openraft's own must not be an earlier one (a debug assertion in its
+    // `update_purge_upto`). Such a follower is looked at above: it holds this up for a limited number of bytes.
+    let mut followers = metrics.replication.iter().flatten();
+    let is_free = followers.all(|(peer, matched)| *peer == metrics.id || index(*matched) >= upto);
+    (is_beyond && is_free).then_some(upto)
+}
+
+/// The last entry that need not stay behind a snapshot, by number and by bytes.
+fn purgeable(snapshot: u64, log: &LogBytes, keep_entries: u64) -> u64 {
+    snapshot.saturating_sub(keep_entries).max(log.before(snapshot, KEPT_BYTES_MAX))
+}
+
 /// The followers that keep more than `bytes_max` of the log, each with its bytes.
 fn too_slow(metrics: &RaftMetrics<TypeConfig>, log: &LogBytes, keep_entries: u64, bytes_max: u64) -> Vec<(u64, u64)> {
-    let index = |id: Option<crate::types::LogId>| id.map_or(0, |id| id.index);
     let (Some(replication), Some(snapshot)) = (&metrics.replication, metrics.snapshot) else { return Vec::new() };
     let purged = index(metrics.purged);
-    let purgeable = snapshot.index.saturating_sub(keep_entries);
-    let held = |(peer, matched): (&u64, &Option<crate::types::LogId>)| {
+    let purgeable = purgeable(snapshot.index, log, keep_entries);
+    let held = |(peer, matched): (&u64, &Option<LogId>)| {
         let after = index(*matched);
         let bytes = if after < purgeable { log.between(after.max(purged), purgeable) } else { 0 };
         (*peer != metrics.id && bytes > bytes_max).then_some((*peer, bytes))
     };
     replication.iter().filter_map(held).collect()
+}
+
+fn index(id: Option<LogId>) -> u64 {
+    id.map_or(0, |id| id.index)
 }
 
 /// No code panics while it holds this lock.
@@ -132,7 +206,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{CommittedLeaderId, LogId};
+    use crate::types::CommittedLeaderId;
 
     fn id(index: u64) -> LogId {
         LogId { leader_id: CommittedLeaderId::new(1), index }
@@ -176,5 +250,34 @@ mod tests {
         metrics.purged = None;
         metrics.replication = None;
         assert!(slow(&metrics).is_empty(), "it does not lead");
+    }
+
+    #[test]
+    fn few_large_entries_stay_behind_a_snapshot() {
+        const LARGE: u64 = 1 << 20;
+        let kept = KEPT_BYTES_MAX / LARGE;
+        let log = LogBytes::default();
+        (1..=1_000).for_each(|index| log.note(index, (LARGE - ENTRY_BYTES) as usize));
+        let mut metrics = RaftMetrics::<TypeConfig>::new_initial(2);
+        let surplus = |metrics: &RaftMetrics<TypeConfig>, keep_entries| surplus(metrics, &log, keep_entries);
+        assert_eq!(surplus(&metrics, 500), None, "without a snapshot nothing can be purged");
+
+        metrics.snapshot = Some(id(900));
+        assert_eq!(surplus(&metrics, 500), Some(900 - kept), "the 500 have 500 MiB");
+        assert_eq!(surplus(&metrics, kept - 1), None, "openraft purges more by itself");
+        metrics.purged = Some(id(900 - kept));
+        assert_eq!(surplus(&metrics, 500), None, "it is done");
+
+        metrics.purged = Some(id(400));
+        metrics.replication = Some([(2, Some(id(1_000))), (3, Some(id(900 - kept)))].into());
+        assert_eq!(surplus(&metrics, 500), Some(900 - kept), "the follower has it");
+        metrics.replication = Some([(2, Some(id(1_000))), (3, Some(id(500)))].into());
+        assert_eq!(surplus(&metrics, 500), None, "the follower needs it");
+        assert_eq!(too_slow(&metrics, &log, 500, 300 * LARGE).len(), 1, "and keeps too much of it");
+
+        metrics.snapshot = Some(id(20));
+        metrics.purged = None;
+        metrics.replication = None;
+        assert_eq!(surplus(&metrics, 500), None, "all of it may stay");
     }
 }

@@ -25,5 +25,5 @@ mod store;
 
 pub use file::{Records, SnapshotFile};
 pub(crate) use file::{read_record as read_piece, write_end, write_piece};
-pub(super) use pace::Pace;
+pub(super) use pace::{Pace, is_worth};
 pub use store::{Receiving, SnapshotError, SnapshotStore, newest_in};

@@ -2,11 +2,14 @@
 //!
 //! A snapshot writes the whole table, so its cost grows with the table, and its benefit with the log that it replaces. It is due once
 //! enough entries came since the last one, and their bytes reach a part of its size. So all snapshots together write no more than a small
-//! multiple of the log, however large the table and however small the entries are, and a restart reads a log no larger than a part of the
-//! snapshot.
+//! multiple of the log, however large the table and however small the entries are.
+//!
+//! Entries may also be large: a client that rewrites one key grows the log and not the table, and no limit of the table stops it. So
+//! enough *bytes* count as enough entries. The log since the last snapshot then has at most [`BYTES_BETWEEN`] more than that part of its
+//! size, and what comes while the next one is written: so much of a disk it takes, and so much a restart reads.
 //!
 //! All nodes apply the same entries at about the same time. If they counted alike, all would write their snapshots at once, and load most
-//! of the disks and processors that commits wait for. So each node has its own places in the log.
+//! of the disks and processors that commits wait for. So each node has its own places in the log, by entries and by bytes.
 
 use std::sync::Arc;
 
@@ -14,6 +17,14 @@ use tokio::sync::Notify;
 
 /// A snapshot is due once the log since the last one reaches this part of the snapshot's size: 1 / `PART`.
 const PART: u64 = 2;
+/// Bytes of entries between two places at which a snapshot may be due, however few the entries are. Entries of a usual size, below 10 KiB,
+/// come to the next place by their number first.
+const BYTES_BETWEEN: u64 = 128 << 20;
+
+/// Whether the log since the last snapshot, of so many bytes, is worth another one. 0 `snapshot_bytes`: there is none.
+pub(crate) fn is_worth(log_bytes: u64, snapshot_bytes: u64) -> bool {
+    log_bytes >= snapshot_bytes / PART
+}
 
 /// Counts applied entries, and notifies when a snapshot is due.
 #[derive(Debug)]
@@ -24,13 +35,18 @@ pub(crate) struct Pace {
     first: u64,
     /// Bytes of the entries since the last snapshot.
     bytes: u64,
+    /// Bytes of the entries since the last place by bytes. A snapshot does not change it: the nodes would come together at one that all
+    /// of them take at the same entry.
+    bytes_since_place: u64,
     due: Arc<Notify>,
 }
 
 impl Pace {
     pub(crate) fn new(node_id: u64, entries_min: u64) -> Self {
         let every = entries_min.max(1);
-        Self { every, first: place_of(every, node_id), bytes: 0, due: Arc::default() }
+        let first = place_of(every, node_id);
+        let bytes_since_place = place_of(BYTES_BETWEEN, node_id);
+        Self { every, first, bytes: 0, bytes_since_place, due: Arc::default() }
     }
 
     /// Notified whenever a snapshot is due. If one is being written then, the next notification follows some entries later.
@@ -40,8 +56,16 @@ impl Pace {
 
     /// Counts the applied entry at `index` with `bytes` bytes. `snapshot_bytes` returns the size of the last snapshot; 0: there is none.
     pub(crate) fn applied(&mut self, index: u64, bytes: usize, snapshot_bytes: impl FnOnce() -> u64) {
-        self.bytes += bytes as u64;
-        if index % self.every == self.first && self.bytes >= snapshot_bytes() / PART {
+        let bytes = bytes as u64;
+        self.bytes += bytes;
+        self.bytes_since_place += bytes;
+
+        let mut is_place = index % self.every == self.first;
+        if self.bytes_since_place >= BYTES_BETWEEN {
+            self.bytes_since_place %= BYTES_BETWEEN;
+            is_place = true;
+        }
+        if is_place && is_worth(self.bytes, snapshot_bytes()) {
             self.due.notify_one();
         }
     }
@@ -96,6 +120,34 @@ mod tests {
         let due = due_at(&mut Pace::new(1, 10), 1..1_000, 100, 11_000);
         assert!((55..65).contains(&due[0]), "{due:?}");
         assert!(due.is_sorted_by(|a, b| b - a == 60), "{due:?}");
+    }
+
+    /// The log that a node keeps has a limit in bytes: a client that rewrites one key with large values leaves the table small.
+    #[test]
+    fn few_large_entries_are_as_many_small_ones() {
+        const ENTRY: u64 = 1 << 20;
+        for node_id in 1..=7 {
+            let due = due_at(&mut Pace::new(node_id, 10_000), 1..1_000, ENTRY as usize, 0);
+            let between = BYTES_BETWEEN / ENTRY;
+            assert!(due[0] <= between, "node {node_id}: {due:?}");
+            let by_bytes = due.iter().zip(&due[1..]).filter(|(a, b)| *b - *a == between).count();
+            assert!(by_bytes >= 1_000 / between as usize - 3, "node {node_id}: {due:?}");
+            assert!(due.iter().zip(&due[1..]).all(|(a, b)| b - a <= between), "node {node_id}: {due:?}");
+        }
+
+        // Also by bytes, no snapshot of a large table is written for a small part of its size.
+        let due = due_at(&mut Pace::new(1, 10_000), 1..4_000, ENTRY as usize, 1_000 * ENTRY);
+        assert!((500..=628).contains(&due[0]), "{due:?}");
+        assert!(due.iter().zip(&due[1..]).all(|(a, b)| (500..=628).contains(&(b - a))), "{due:?}");
+    }
+
+    #[test]
+    fn nodes_with_large_entries_take_snapshots_at_different_times_too() {
+        const ENTRY: u64 = 1 << 20;
+        let first = |node_id| due_at(&mut Pace::new(node_id, 10_000), 1..1_000, ENTRY as usize, 0)[0];
+        let mut places = [1, 2, 3].map(first);
+        places.sort_unstable();
+        assert!(places.is_sorted_by(|a, b| b - a >= 25), "{places:?}");
     }
 
     #[test]

@@ -129,11 +129,13 @@ impl<C: Connector> RunningNode<C> {
         let metrics = replica.raft().metrics();
         background.spawn(slow_followers::limit(
             metrics,
-            replication.log_bytes,
+            replication.log_bytes.clone(),
             replication.cuts,
             keep_entries,
             backlog_bytes_max,
         ));
+        let raft = replica.raft().clone();
+        background.spawn(slow_followers::purge_beyond(raft, replication.log_bytes.clone(), keep_entries));
         background.spawn(disk_watch::watch(
             replication.disks,
             replica.clone(),
@@ -141,6 +143,7 @@ impl<C: Connector> RunningNode<C> {
             base.disk,
             base.config.disk.reserve_bytes,
             replication.snapshots,
+            replication.log_bytes,
         ));
         background.spawn(slow_disk::watch(replica.clone()));
 
