@@ -7,7 +7,11 @@ use std::{
     fs::{self, File},
     io,
     path::Path,
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -38,7 +42,7 @@ pub enum NotLocked {
 pub enum GuardedError {
     /// The thread could not be started.
     NotStarted(io::Error),
-    /// The work did not return in time, and may never do so.
+    /// The work made no step in time, and may never do so.
     Late,
     /// The work panicked, with this message.
     Panicked(String),
@@ -117,28 +121,72 @@ pub fn delete_unwritten(database: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs work that may panic or hang on damaged files, on a thread of its own, for at most `limit`.
+/// Bytes that the slowest disk on which a database is opened reads in a second.
+const READ_PER_SECOND_MIN: u64 = 16 << 20;
+
+/// How long sled may take to open this database: `limit`, and the time in which a slow disk reads all of it. sled cannot be asked how far
+/// it has come, and begins again at each attempt: with a fixed limit a large database on a slow disk would never open.
+pub fn opening_limit(database: &Path, limit: Duration) -> Duration {
+    let bytes = fs::metadata(database.join("db")).map_or(0, |file| file.len());
+    limit.saturating_add(Duration::from_secs(bytes / READ_PER_SECOND_MIN))
+}
+
+/// The steps that guarded work has made. Clones share the count.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    /// Counts a step: the work goes on.
+    pub fn step(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of steps so far.
+    pub fn steps(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Looks at the progress of guarded work within its limit. They are counted, instead of the time: a suspended process must not count as
+/// late.
+const LOOKS: u32 = 4;
+
+/// Runs work that may panic or hang on damaged files, on a thread of its own. It may take as long as it needs, if no step takes longer than
+/// `limit`.
 pub fn guarded<T: Send + 'static>(
     thread_name: &str,
     limit: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce(&Progress) -> T + Send + 'static,
 ) -> Result<T, GuardedError> {
     let (answer, answered) = mpsc::sync_channel(1);
-    let work = move || {
-        // The receiver is gone if the work took too long.
-        let _ = answer.send(work());
+    let progress = Progress::default();
+    let work = {
+        let progress = progress.clone();
+        move || {
+            // The receiver is gone if the work took too long.
+            let _ = answer.send(work(&progress));
+        }
     };
 
     let thread = thread::Builder::new().name(thread_name.to_owned()).spawn(work).map_err(GuardedError::NotStarted)?;
 
-    match answered.recv_timeout(limit) {
-        Ok(answer) => Ok(answer),
-        Err(mpsc::RecvTimeoutError::Timeout) => Err(GuardedError::Late),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            let panic = thread.join().err().map_or_else(String::new, |panic| panics::message(&*panic));
-            Err(GuardedError::Panicked(panic))
+    let mut seen = progress.steps();
+    let mut looks = 0;
+    while looks < LOOKS {
+        match answered.recv_timeout(limit / LOOKS) {
+            Ok(answer) => return Ok(answer),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let steps = progress.steps();
+                looks = if steps == seen { looks + 1 } else { 0 };
+                seen = steps;
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                let panic = thread.join().err().map_or_else(String::new, |panic| panics::message(&*panic));
+                return Err(GuardedError::Panicked(panic));
+            }
         }
     }
+    Err(GuardedError::Late)
 }
 
 /// Opens or creates a database. The caller holds the lock of its directory.
@@ -220,5 +268,41 @@ mod tests {
         drop(lock);
         assert!(LockFile::take(directory.path()).is_ok());
         drop(forked);
+    }
+
+    /// The pause of work that goes on, and the limit of a step, which is far longer, and shorter than all of the work.
+    const PAUSE: Duration = Duration::from_millis(10);
+    const LIMIT: Duration = Duration::from_millis(800);
+
+    #[test]
+    fn work_that_goes_on_is_not_late_however_long_it_takes() {
+        let steps = guarded("test", LIMIT, |progress| {
+            for _ in 0..3 * LIMIT.as_millis() / PAUSE.as_millis() {
+                #[expect(clippy::disallowed_methods, reason = "the thread has nothing else to do")]
+                thread::sleep(PAUSE);
+                progress.step();
+            }
+            progress.steps()
+        });
+        assert_eq!(steps.unwrap(), 240);
+    }
+
+    #[test]
+    fn work_that_stands_still_is_late() {
+        let (_open, never) = mpsc::channel::<()>();
+        let stuck = guarded("test", LIMIT / 8, move |progress| {
+            progress.step();
+            never.recv()
+        });
+        assert!(matches!(stuck, Err(GuardedError::Late)), "{stuck:?}");
+    }
+
+    #[test]
+    fn a_large_database_may_take_longer() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(opening_limit(directory.path(), LIMIT), LIMIT, "there is none");
+        let file = File::create(directory.path().join("db")).unwrap();
+        file.set_len(100 * READ_PER_SECOND_MIN).unwrap();
+        assert_eq!(opening_limit(directory.path(), LIMIT), LIMIT + Duration::from_secs(100));
     }
 }

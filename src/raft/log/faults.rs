@@ -15,16 +15,17 @@ use tempfile::TempDir;
 
 use super::{
     log_trees::LogTrees,
-    mark::MarkFile,
+    mark::{LogMark, MarkFile},
     memory::{LogMemory, RecentEntries},
     record::EntryKey,
     store::LogStore,
+    verify,
     writer::LogWriter,
 };
 use crate::types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload, TypeConfig, Vote};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_storage::{
-    database::LockFile,
+    database::{LockFile, Progress},
     disk::{Disk, Pair, Tree},
     health::Health,
 };
@@ -278,4 +279,22 @@ async fn entries_are_removed_so_that_no_crash_leaves_a_gap() {
     assert!(removed(&acts[..purged]).is_sorted_by(|a, b| a >= b), "truncated downwards");
     assert!(removed(&acts[purged..]).is_sorted(), "purged upwards");
     assert!(acts[purged..].split(|act| *act == Act::Flush).all(|slice| removed(slice).len() <= 1000), "in slices");
+}
+
+/// The limit of an opening is for a step: a long log is read in many.
+#[test]
+fn each_record_that_is_checked_at_the_opening_is_a_step() {
+    let disk = Fake { pairs: BTreeMap::new(), acts: Arc::default(), on_flush: Arc::new(|| Ok(())) };
+    let mut trees = LogTrees::new(disk);
+    let mut last = None;
+    for index in 0..100 {
+        trees.insert(&entry(index, if index == 50 { 9000 } else { 10 }), last.as_ref()).expect("inserted");
+        last = Some(id(index));
+    }
+
+    let progress = Progress::default();
+    let recent = RecentEntries::new(1 << 20);
+    let recovered = verify::verify(&mut trees, &LogMark::default(), None, recent, &progress).expect("in order");
+    assert_eq!(recovered.last(), last);
+    assert_eq!(progress.steps(), 102, "one of them has three records");
 }

@@ -30,7 +30,7 @@ use super::{
 use crate::identity::{Incarnation, LogOwner, Start};
 use crate::types::LogId;
 use lockkeeper_storage::{
-    database::{self, GuardedError, LockFile, NotLocked, SledError},
+    database::{self, GuardedError, LockFile, NotLocked, Progress, SledError},
     disk::{Disk, SledDisk},
     files,
     journaled::Journaled,
@@ -79,16 +79,16 @@ pub enum LogOpenError {
         /// The log's directory.
         directory: PathBuf,
     },
-    /// sled did not return, as on some damaged files.
+    /// sled did not return, as on some damaged files, or reading the log came no further.
     #[error(
-        "the log in {} was not opened within {limit:?}: if its disk was busy or stuck, start this node again; if that repeats, the \
-         files are damaged: replace this node with `lockkeeper member replace`",
+        "the log in {} was not opened: no progress within {limit:?}; if its disk was busy or stuck, start this node again; if that \
+         repeats, the files are damaged: replace this node with `lockkeeper member replace`",
         directory.display()
     )]
     Late {
         /// The log's directory.
         directory: PathBuf,
-        /// The time limit.
+        /// The time limit of a step.
         limit: Duration,
     },
     /// The disk is full, so the log cannot be written.
@@ -202,7 +202,8 @@ pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
 pub(super) type Store = Journaled<SledDisk>;
 type OpenedTrees = Result<(LogTrees<Store>, Recovered), LogOpenError>;
 
-/// Runs the steps that may panic or hang on damaged files on a thread of their own.
+/// Runs the steps that may panic or hang on damaged files on a thread of their own. sled's opening is one step; then each entry that is read
+/// and checked is one, so that a long log needs no longer limit.
 fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<LogMark>) -> OpenedTrees {
     let directory = &request.directory;
     let failed = |action| move |source| LogOpenError::io(directory, action, source);
@@ -210,15 +211,16 @@ fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<LogMark>) -
     let work = {
         let request = request.clone();
         let database = database.to_owned();
-        move || {
+        move |progress: &Progress| {
             let _advice = panics::advise(&request.directory, Doing::Opening);
-            open_tables(&request, &database, mark)
+            open_tables(&request, &database, mark, progress)
         }
     };
 
-    database::guarded("log-open", request.open_limit, work).unwrap_or_else(|stumbled| match stumbled {
+    let limit = database::opening_limit(database, request.open_limit);
+    database::guarded("log-open", limit, work).unwrap_or_else(|stumbled| match stumbled {
         GuardedError::NotStarted(error) => Err(failed("starting a thread")(error)),
-        GuardedError::Late => Err(LogOpenError::Late { directory: directory.clone(), limit: request.open_limit }),
+        GuardedError::Late => Err(LogOpenError::Late { directory: directory.clone(), limit }),
         GuardedError::Panicked(panic) => match NoRoom::told_by(&panic) {
             Some(no_room) => {
                 Err(LogOpenError::Full { directory: directory.clone(), no_room, source: io::Error::other(panic) })
@@ -231,7 +233,12 @@ fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<LogMark>) -
     })
 }
 
-fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>) -> OpenedTrees {
+fn open_tables(
+    request: &OpenRequest,
+    database: &Path,
+    mark: Option<LogMark>,
+    progress: &Progress,
+) -> OpenedTrees {
     let directory = &request.directory;
     let failed = |action| move |source| LogOpenError::io(directory, action, source);
     let broken = |error: io::Error| {
@@ -245,6 +252,7 @@ fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>) ->
         | SledError::ReportableBug(_)
         | SledError::Corruption { .. } => broken(error.into()),
     })?;
+    progress.step();
     database::sync_names(directory, database).map_err(failed("syncing the directory"))?;
 
     let mut trees = LogTrees::new(SledDisk::new(&sled).map_err(broken)?);
@@ -261,8 +269,9 @@ fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>) ->
     if !is_durable.map_err(failed("writing to the database"))? {
         return Err(LogOpenError::NotDurable { directory: directory.clone() });
     }
-
+    progress.step();
     let disk = Journaled::open(trees.disk, directory, request.journal_bytes).map_err(broken)?;
+    progress.step();
     let mut trees = LogTrees::new(disk);
     if mark.is_none() && !trees.is_blank().map_err(broken)? {
         return Err(damaged(directory, MARK_MISSING.to_owned()));
@@ -270,8 +279,8 @@ fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>) ->
 
     let recent = RecentEntries::new(request.recent_bytes);
     let is_new = mark.is_none();
-    let recovered = verify::verify(&mut trees, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
-
+    let mark = mark.unwrap_or_default();
+    let recovered = verify::verify(&mut trees, &mark, request.snapshot, recent, progress).map_err(broken)?;
     if let Some(owner) = &request.owner {
         check_owner(directory, owner, trees.owner().map_err(broken)?, is_new)?;
         // After all checks: a log that is refused keeps the start by which it is found out again.

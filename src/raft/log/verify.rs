@@ -9,7 +9,10 @@ use super::{
     record::{Assembly, EntryKey, Unreadable},
 };
 use crate::types::{LogEntry, LogId, Vote};
-use lockkeeper_storage::disk::{Disk, Tree};
+use lockkeeper_storage::{
+    database::Progress,
+    disk::{Disk, Tree},
+};
 
 /// The content of a valid log.
 #[derive(Debug)]
@@ -47,12 +50,14 @@ impl Recovered {
     }
 }
 
-/// Checks the log, removes the remains of torn entries after its end, and returns its content. Any error means that it is damaged.
+/// Checks the log, removes the remains of torn entries after its end, and returns its content. Any error means that it is damaged. Each
+/// record that is read is a step of the progress.
 pub(super) fn verify<D: Disk>(
     trees: &mut LogTrees<D>,
     mark: &LogMark,
     snapshot: Option<LogId>,
     recent: RecentEntries,
+    progress: &Progress,
 ) -> io::Result<Recovered> {
     let purged = trees.purged()?;
     let marked = mark.last;
@@ -61,6 +66,7 @@ pub(super) fn verify<D: Disk>(
     for pair in trees.disk.scan(Tree::Log, &EntryKey::head(next_index(purged.as_ref())).encode()) {
         let (key, value) = pair?;
         scan.take(&key, &value)?;
+        progress.step();
     }
     let installation = scan.installation();
     let (recent, last_entry, torn) = scan.finish()?;

@@ -92,7 +92,7 @@ pub(super) fn open(directory: &Path) -> Result<OpenedMap, OpenError> {
 
     let work = {
         let directory = directory.to_owned();
-        move || open_trees(&directory)
+        move |progress: &Progress| open_trees(&directory, progress)
     };
 
     let opened = database::guarded("durable-map-open", OPEN_LIMIT, work).unwrap_or_else(|stumbled| match stumbled {
