@@ -193,6 +193,21 @@ async fn an_emptied_or_older_log_is_refused() {
     }
 }
 
+/// openraft applies all entries up to the commit index before it hears of a leader: another entry in its place would change the table.
+#[tokio::test]
+async fn a_log_with_another_entry_in_the_place_of_the_committed_one_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = must_open(directory.path());
+    append(&mut store, vec![entry(1, 0, 10), entry(1, 1, 10), entry(2, 2, 10), entry(2, 3, 10)]).await;
+    store.save_committed(Some(id(1, 1))).await.expect("saved");
+    close(store).await;
+
+    let mut store = must_open(directory.path());
+    store.save_committed(Some(id(1, 2))).await.expect("saved");
+    close(store).await;
+    assert_damaged(open(directory.path()), "was committed");
+}
+
 #[tokio::test]
 async fn a_log_without_its_high_water_mark_is_refused() {
     let original = Original::new().await;

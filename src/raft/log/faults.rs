@@ -115,6 +115,7 @@ impl Log {
             purged: None,
             last: None,
             committed: Arc::default(),
+            removals: 0,
             has_leftovers: false,
             health: Arc::new(Health::new(directory.path().to_owned(), on_failure)),
             metrics: Metrics::default(),
@@ -243,6 +244,45 @@ async fn the_commit_index_alone_is_not_flushed_and_never_ahead_of_the_log() {
     let acts = log.acts();
     assert_eq!(flushes(&log), before + 1, "only that of closing");
     assert!(acts.iter().filter(|act| **act == committed).count() <= 1, "{acts:?}");
+}
+
+/// Entries of an earlier term may have a smaller id than those that they replace. A commit index is written with them, not before: after a
+/// crash in between, what they replace would be taken for committed.
+#[tokio::test]
+async fn a_commit_index_is_written_after_the_truncation_before_it() {
+    let (turn, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let mut log = Log::on(move || {
+        // Once the sender is dropped, flushes no longer wait.
+        let _ = gate.lock().expect("no other lock").recv();
+        Ok(())
+    });
+    let of_term = |term, indices: std::ops::Range<u64>| {
+        let id = |index| LogId { leader_id: CommittedLeaderId::new(term), index };
+        indices.map(|index| LogEntry { log_id: id(index), ..entry(index, 10) }).collect::<Vec<_>>()
+    };
+    let append = async |log: &mut Log, entries| {
+        let (flushed, answer) = TypeConfig::oneshot();
+        log.store.append(entries, IOFlushed::signal(flushed)).await.expect("appended");
+        answer
+    };
+
+    let first = append(&mut log, of_term(1, 0..1)).await;
+    // A group of its own, behind the flush of the first one.
+    append(&mut log, of_term(3, 1..200)).await;
+    log.store.truncate_after(Some(id(0))).await.expect("truncated");
+    let replaced = of_term(2, 1..2);
+    let committed = replaced[0].log_id;
+    append(&mut log, replaced).await;
+    log.store.save_committed(Some(committed)).await.expect("saved");
+    drop(turn);
+    within(first).await.expect("answered").expect("flushed");
+    within(log.store.close()).await.expect("closed");
+
+    let acts = log.acts();
+    let written = acts.iter().position(|act| *act == Act::Insert(Tree::Meta, b"committed".to_vec()));
+    let truncated = acts.iter().rposition(|act| matches!(act, Act::Remove(Tree::Log, _)));
+    assert!(truncated.is_some() && written > truncated, "written as {written:?}, truncated up to {truncated:?}");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ pub(super) struct LogMemory {
     first: u64,
     /// The last entry; if there is none, as `purged`.
     pub(super) last: Option<LogId>,
-    /// Counts removals of entries. A reader with several steps restarts when it has changed.
+    /// Counts removals of entries, each of them a job in the writer's queue. A reader with several steps restarts when it has changed.
     pub(super) removals: u64,
     recent: RecentEntries,
 }

@@ -21,7 +21,7 @@ use super::{
     memory::{self, LogMemory, ReadStep},
     opening::{self, LogOpenError, OpenRequest, OpenedLog},
     verify::Installation,
-    writer::{CommittedIndex, LogWriter, WriterJob},
+    writer::{CommittedIndex, LogWriter, PendingCommit, WriterJob},
 };
 use crate::identity::LogOwner;
 use crate::types::{LogEntry, LogId, TypeConfig, Vote};
@@ -128,6 +128,7 @@ impl LogStore {
             purged,
             last,
             committed: Arc::default(),
+            removals: 0,
             has_leftovers,
             health: health.clone(),
             metrics,
@@ -215,8 +216,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let Some(committed) = committed else { return Ok(()) };
         // No job, so no sync: the index is a hint with which the next start saves time, and the writer takes it along with the next group.
         // openraft says it for each entry, on the way of each commit.
-        self.shared.memory().committed = Some(committed);
-        *self.shared.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(committed);
+        let pending = {
+            let mut memory = self.shared.memory();
+            memory.committed = Some(committed);
+            PendingCommit { committed, removals: memory.removals }
+        };
+        *self.shared.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(pending);
         Ok(())
     }
 

@@ -60,9 +60,10 @@ pub(super) fn verify<D: Disk>(
     progress: &Progress,
 ) -> io::Result<Recovered> {
     let purged = trees.purged()?;
-    let marked = mark.last;
+    let committed = trees.committed()?;
+    let known = KnownEntries { marked: mark.last, committed };
     let around = [None, None];
-    let mut scan = Scan { recent, purged, last: None, marked, snapshot, around, assembly: None, torn: Vec::new() };
+    let mut scan = Scan { recent, purged, last: None, known, snapshot, around, assembly: None, torn: Vec::new() };
     for pair in trees.disk.scan(Tree::Log, &EntryKey::head(next_index(purged.as_ref())).encode()) {
         let (key, value) = pair?;
         scan.take(&key, &value)?;
@@ -75,7 +76,6 @@ pub(super) fn verify<D: Disk>(
     let first_key = first_key.as_deref().and_then(EntryKey::decode);
     let has_leftovers = first_key.is_some_and(|key| key.index < next_index(purged.as_ref()));
     let vote = trees.vote()?;
-    let committed = trees.committed()?;
     let recovered = Recovered { vote, committed, purged, recent, has_leftovers, installation, last_entry };
     compare(&recovered, mark, snapshot.as_ref())?;
 
@@ -120,13 +120,35 @@ fn compare(log: &Recovered, mark: &LogMark, snapshot: Option<&LogId>) -> io::Res
     Ok(())
 }
 
+/// Entries that the log must have, if it has any at their indexes.
+struct KnownEntries {
+    /// The entry that the high-water mark names.
+    marked: Option<LogId>,
+    /// The last entry that was known to be committed. openraft applies all up to it before it hears of a leader.
+    committed: Option<LogId>,
+}
+
+impl KnownEntries {
+    fn check(&self, id: LogId) -> io::Result<()> {
+        let differs = |known: Option<LogId>| known.is_some_and(|known| known.index == id.index && known != id);
+        if differs(self.marked) {
+            return Err(damaged(format!("entry {} differs from the entry that the file `high-water` names", id.index)));
+        }
+        if differs(self.committed) {
+            let found = display(Some(&id));
+            let committed = display(self.committed.as_ref());
+            return Err(damaged(format!("it has entry {found}, but entry {committed} was committed")));
+        }
+        Ok(())
+    }
+}
+
 /// Visits the entries that are not purged, key by key.
 struct Scan {
     recent: RecentEntries,
     purged: Option<LogId>,
     last: Option<LogId>,
-    /// The entry that the high-water mark names.
-    marked: Option<LogId>,
+    known: KnownEntries,
     /// The last entry of the newest snapshot.
     snapshot: Option<LogId>,
     /// The log's entries just before and at the snapshot's index.
@@ -190,9 +212,7 @@ impl Scan {
         if self.last.or(self.purged) >= Some(id) {
             return Err(damaged(format!("entry {} has an older term than the entry before it", id.index)));
         }
-        if self.marked.is_some_and(|marked| marked.index == id.index && marked != id) {
-            return Err(damaged(format!("entry {} differs from the entry that the file `high-water` names", id.index)));
-        }
+        self.known.check(id)?;
 
         if let Some(snapshot) = self.snapshot.filter(|snapshot| (id.index..=id.index + 1).contains(&snapshot.index)) {
             self.around[usize::from(snapshot.index == id.index)] = Some(id);

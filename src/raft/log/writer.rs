@@ -64,8 +64,16 @@ pub(super) enum WriterJob {
     Close { closed: oneshot::Sender<()> },
 }
 
-/// A commit index to write. It does not wake the writer: the next group includes it.
-pub(super) type CommittedIndex = Mutex<Option<LogId>>;
+/// The commit index to write, if there is a new one. It does not wake the writer: the next group includes it.
+pub(super) type CommittedIndex = Mutex<Option<PendingCommit>>;
+
+/// A commit index that openraft has said, and the place in the queue at which it said so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PendingCommit {
+    pub(super) committed: LogId,
+    /// The number of truncations and purges that were queued by then.
+    pub(super) removals: u64,
+}
 
 /// The writer's state: the content of the disk, flushed or not.
 pub(super) struct LogWriter<D: Disk> {
@@ -79,6 +87,8 @@ pub(super) struct LogWriter<D: Disk> {
     pub(super) last: Option<LogId>,
     /// The commit index, if it is not written yet.
     pub(super) committed: Arc<CommittedIndex>,
+    /// The number of truncations and purges since the opening.
+    pub(super) removals: u64,
     /// Whether purged entries may still be on the disk.
     pub(super) has_leftovers: bool,
     pub(super) health: Arc<Health>,
@@ -241,11 +251,13 @@ impl<D: Disk> LogWriter<D> {
             WriterJob::Truncate { after } => {
                 group.is_dirty = true;
                 self.truncate(after)?;
+                self.removals += 1;
             }
             WriterJob::Purge(upto) => {
                 group.is_dirty = true;
                 self.trees.set_purged(&upto)?;
                 self.purged = Some(upto);
+                self.removals += 1;
                 self.has_leftovers = true;
                 if self.last.is_none_or(|last| last.index <= upto.index) {
                     self.last = Some(upto);
@@ -288,14 +300,18 @@ impl<D: Disk> LogWriter<D> {
         !group.votes.is_empty() || self.last.is_none_or(|last| last.index.is_multiple_of(64))
     }
 
-    /// The commit index is a hint and may be lost, but must never be ahead of the log: at the next start that would look like a lost end.
+    /// The commit index is a hint and may be lost, but must never be ahead of the log: at the next start that would look like a lost end,
+    /// and entries that another leader replaced would be applied.
+    ///
+    /// It is said beside the queue. Once all removals that were queued before it are done, only appends may be missing, and then the log
+    /// has the entry if it reaches it.
     fn write_committed(&mut self) -> io::Result<()> {
-        let committed = {
+        let pending = {
             // A panic cannot leave it half changed.
-            let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-            committed.take_if(|committed| Some(*committed) <= self.last)
+            let mut pending = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+            pending.take_if(|pending| pending.removals <= self.removals && Some(pending.committed) <= self.last)
         };
-        committed.map_or(Ok(()), |committed| self.trees.set_committed(&committed))
+        pending.map_or(Ok(()), |pending| self.trees.set_committed(&pending.committed))
     }
 
     fn flush(&mut self) -> io::Result<()> {
