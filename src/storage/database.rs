@@ -48,6 +48,15 @@ pub enum GuardedError {
     Panicked(String),
 }
 
+/// Why the files of a database were not prepared.
+#[derive(Debug)]
+pub enum Unprepared {
+    /// sled's directory `blobs` is not empty. Its files were never synced.
+    Blobs,
+    /// The operating system returned an error.
+    Io(io::Error),
+}
+
 impl LockFile {
     /// Locks the file `lock` in this directory. The file is made if there is none.
     pub fn take(directory: &Path) -> Result<Self, NotLocked> {
@@ -76,6 +85,9 @@ impl Drop for LockFile {
     }
 }
 
+/// The name of sled's directory for large pages.
+pub const BLOBS: &str = "blobs";
+
 /// Whether a directory has entries. A directory that does not exist has none.
 pub fn is_occupied(directory: &Path) -> bool {
     match fs::read_dir(directory) {
@@ -86,7 +98,7 @@ pub fn is_occupied(directory: &Path) -> bool {
 
 /// Deletes unfinished snapshots of sled. sled writes them aside as `snap.….generating`. A kill can leave one, and sled
 /// would take it for a finished snapshot.
-pub fn delete_unfinished(database: &Path) -> io::Result<()> {
+fn delete_unfinished(database: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(database) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -105,11 +117,21 @@ pub fn delete_unfinished(database: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Prepares the files of a database for sled: unfinished ones are deleted, and pages that were never synced are refused. `is_new`: nothing
+/// was ever stored, so what an interrupted opening left is deleted too.
+pub fn prepare(database: &Path, is_new: bool) -> Result<(), Unprepared> {
+    delete_unfinished(database).map_err(Unprepared::Io)?;
+    if is_new {
+        delete_unwritten(database).map_err(Unprepared::Io)?;
+    }
+    if is_occupied(&database.join(BLOBS)) { Err(Unprepared::Blobs) } else { Ok(()) }
+}
+
 /// Deletes the configuration of a database that never stored anything.
 ///
 /// sled writes its configuration first, in two pieces and without a sync. A log that is interrupted then has half of it, and
 /// would be taken for damaged. Without a mark, and with an empty file of sled, nothing was ever stored.
-pub fn delete_unwritten(database: &Path) -> io::Result<()> {
+fn delete_unwritten(database: &Path) -> io::Result<()> {
     let is_empty = match fs::metadata(database.join("db")) {
         Ok(file) => file.len() == 0,
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
@@ -212,6 +234,20 @@ pub fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> {
             opened => return opened,
         }
     }
+}
+
+/// Whether an error is about the content of the files. All other errors come from the operating system: a full disk does not damage a
+/// database, and a message must not advise to give it up.
+pub fn is_damage(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        // sled maps corruption to the first kind, missing trees and its own bugs to the others.
+        io::ErrorKind::InvalidData
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::NotFound
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::Other
+    )
 }
 
 /// Makes sure that sled reads what is on the disk. [`files::forget_cached`] says why that is not obvious.

@@ -30,7 +30,7 @@ use super::{
 use crate::identity::{Incarnation, LogOwner, Start};
 use crate::types::LogId;
 use lockkeeper_storage::{
-    database::{self, GuardedError, LockFile, NotLocked, Progress, SledError},
+    database::{self, GuardedError, LockFile, NotLocked, Progress, SledError, Unprepared},
     disk::{Disk, SledDisk},
     files,
     journaled::Journaled,
@@ -166,18 +166,14 @@ pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
         }
     })?;
     let database = directory.join("sled");
-    let blobs = database.join("blobs");
-    database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
-    if mark.is_none() {
-        // No data is stored before the mark exists. So these files are from an interrupted opening, and no other node relies on them.
-        database::delete_unwritten(&database).map_err(failed("deleting unfinished files of sled"))?;
-    }
-    if database::is_occupied(&blobs) {
-        return Err(damaged(
-            directory,
-            "sled's directory `blobs` is not empty, and its files were never synced".into(),
-        ));
-    }
+    let blobs = database.join(database::BLOBS);
+    // Nothing is stored before the mark exists: files without it belong to an opening that was killed, and nobody relies on them.
+    database::prepare(&database, mark.is_none()).map_err(|unprepared| match unprepared {
+        Unprepared::Io(error) => failed("deleting unfinished files of sled")(error),
+        Unprepared::Blobs => {
+            damaged(directory, "sled's directory `blobs` is not empty, and its files were never synced".into())
+        }
+    })?;
 
     let (trees, recovered) = open_guarded(request, &database, mark.as_ref().map(MarkFile::mark).cloned())?;
     let last = recovered.last();
@@ -242,7 +238,7 @@ fn open_tables(
     let directory = &request.directory;
     let failed = |action| move |source| LogOpenError::io(directory, action, source);
     let broken = |error: io::Error| {
-        if is_damage(&error) { damaged(directory, error.to_string()) } else { failed("reading and checking it")(error) }
+        if database::is_damage(&error) { damaged(directory, error.to_string()) } else { failed("reading and checking it")(error) }
     };
 
     let sled = database::open(database, SLED_CACHE_BYTES).map_err(|error| match error {
@@ -314,20 +310,6 @@ fn check_owner(
         )),
         Some(_) => Ok(()),
     }
-}
-
-/// Whether an error is about the content of the files. All other errors come from the operating system: a full disk does not damage a
-/// log, and the message must not advise to give up the node.
-fn is_damage(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        // sled maps corruption to the first kind, missing trees and its own bugs to the others.
-        io::ErrorKind::InvalidData
-            | io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::NotFound
-            | io::ErrorKind::InvalidInput
-            | io::ErrorKind::Other
-    )
 }
 
 const MARK_MISSING: &str = "the file `high-water` is missing";

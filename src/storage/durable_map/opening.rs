@@ -1,15 +1,16 @@
 //! Opening a map: the checks before anything is written to it.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use super::{MapContents, writer::MapBackend};
 use crate::{
-    database::{self, GuardedError, LockFile, NotLocked},
+    database::{self, GuardedError, LockFile, NotLocked, Progress, Unprepared},
     files,
+    panics::NoRoom,
 };
 
 /// Why a map on disk was not opened. Nothing was changed or lost.
@@ -41,6 +42,27 @@ pub enum OpenError {
         /// The directory.
         directory: PathBuf,
     },
+    /// sled did not return, as on some damaged files, or reading the data came no further.
+    #[error(
+        "the data in {} was not opened: no progress within {limit:?}; if its disk was busy or stuck, open it again, and keep it as it is",
+        directory.display()
+    )]
+    Late {
+        /// The directory.
+        directory: PathBuf,
+        /// The time limit of a step.
+        limit: Duration,
+    },
+    /// Nothing more can be written. No insertion is lost.
+    #[error("the data in {} cannot be opened: {why}; nothing is lost: make room, then open it again ({source})", directory.display())]
+    Full {
+        /// The directory.
+        directory: PathBuf,
+        /// Why, for people.
+        why: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The operating system returned an error.
     #[error("the directory {} cannot be opened: {action}: {source}", directory.display())]
     Io {
@@ -55,7 +77,18 @@ pub enum OpenError {
 
 impl OpenError {
     pub(super) fn io(directory: &Path, action: &'static str, source: io::Error) -> Self {
-        Self::Io { directory: directory.to_owned(), action, source }
+        Self::full(directory, source)
+            .unwrap_or_else(|source| Self::Io { directory: directory.to_owned(), action, source })
+    }
+
+    /// The error of a write for which there is no room, or the error itself if it is another one.
+    fn full(directory: &Path, source: io::Error) -> Result<Self, io::Error> {
+        let why = match NoRoom::told_by(&source) {
+            Some(NoRoom::Disk) => "the disk is full",
+            Some(NoRoom::FileSize) => "a file is as large as this process may make it",
+            None => return Err(source),
+        };
+        Ok(Self::Full { directory: directory.to_owned(), why, source })
     }
 
     fn damaged(directory: &Path, what: impl Into<String>) -> Self {
@@ -72,19 +105,21 @@ pub(super) struct OpenedMap {
 
 /// The size of sled's page cache in bytes. Nothing is read after the opening, so it need not be large.
 const SLED_CACHE_BYTES: u64 = 8 << 20;
-/// How long opening may take. sled can hang on damaged files.
+/// How long a step of the opening may take, beside the time in which sled reads its file. sled can hang on damaged files.
 const OPEN_LIMIT: Duration = Duration::from_secs(60);
 /// The version of the values' format, and of the file [`MADE`].
 const FORMAT: u8 = 1;
 /// The name of a file beside sled. It exists from the moment at which the map may hold values.
 pub(super) const MADE: &str = "made";
+/// The name of sled's directory.
+pub(super) const SLED: &str = "sled";
 const SELF_TEST: &[u8] = b"self-test";
 const FORMATTED: &[u8] = b"format";
 
 /// Opens the map in a directory, or makes a new one there.
 pub(super) fn open(directory: &Path) -> Result<OpenedMap, OpenError> {
     let failed = |action| move |source| OpenError::io(directory, action, source);
-    fs::create_dir_all(directory).map_err(failed("making the directory"))?;
+    files::create_directory(directory).map_err(failed("making the directory"))?;
     let lock = LockFile::take(directory).map_err(|not_locked| match not_locked {
         NotLocked::InUse => OpenError::Locked { directory: directory.to_owned() },
         NotLocked::Io(error) => failed("locking the file `lock`")(error),
@@ -95,23 +130,44 @@ pub(super) fn open(directory: &Path) -> Result<OpenedMap, OpenError> {
         move |progress: &Progress| open_trees(&directory, progress)
     };
 
-    let opened = database::guarded("durable-map-open", OPEN_LIMIT, work).unwrap_or_else(|stumbled| match stumbled {
-        GuardedError::NotStarted(error) => Err(failed("starting a thread")(error)),
-        GuardedError::Late => Err(OpenError::damaged(directory, format!("sled did not return within {OPEN_LIMIT:?}"))),
-        GuardedError::Panicked(panic) => Err(OpenError::damaged(directory, format!("sled panicked on it: {panic}"))),
-    });
-
-    let (backend, contents) = opened?;
+    let limit = database::opening_limit(&directory.join(SLED), OPEN_LIMIT);
+    let opened = database::guarded("durable-map-open", limit, work);
+    let (backend, contents) = opened.unwrap_or_else(|error| Err(after_guarded(directory, limit, error)))?;
     Ok(OpenedMap { backend, lock, contents })
 }
 
-fn open_trees(directory: &Path) -> Result<(Trees, MapContents), OpenError> {
-    let failed = |action| move |source| OpenError::io(directory, action, source);
-    let database = directory.join("sled");
-    database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
-    if database::is_occupied(&database.join("blobs")) {
-        return Err(OpenError::damaged(directory, "sled's directory `blobs` is not empty, and is never synced"));
+/// Why there is no map. Only damage is called so: whoever begins with an empty directory, as its message says, admits old tokens.
+pub(super) fn after_guarded(directory: &Path, limit: Duration, error: GuardedError) -> OpenError {
+    match error {
+        GuardedError::NotStarted(error) => OpenError::io(directory, "starting a thread", error),
+        GuardedError::Late => OpenError::Late { directory: directory.to_owned(), limit },
+        // sled panics on damage, and where it finds no room.
+        GuardedError::Panicked(panic) => match OpenError::full(directory, io::Error::other(panic)) {
+            Ok(full) => full,
+            Err(panic) => {
+                OpenError::damaged(directory, format!("sled panicked on it (unless the disk reports errors): {panic}"))
+            }
+        },
     }
+}
+
+fn open_trees(directory: &Path, progress: &Progress) -> Result<(Trees, MapContents), OpenError> {
+    let failed = |action| move |source| OpenError::io(directory, action, source);
+    let broken = |error: io::Error| {
+        if database::is_damage(&error) {
+            OpenError::damaged(directory, error.to_string())
+        } else {
+            failed("reading and checking it")(error)
+        }
+    };
+    let database = directory.join(SLED);
+    let is_made = directory.join(MADE).try_exists().map_err(failed("looking for the file `made`"))?;
+    // Nothing is stored before that file exists: without it these files belong to an opening that was killed, or had no room.
+    database::prepare(&database, !is_made).map_err(|unprepared| match unprepared {
+        Unprepared::Io(error) => failed("deleting unfinished files of sled")(error),
+        Unprepared::Blobs => OpenError::damaged(directory, "sled's directory `blobs` is not empty, and is never synced"),
+    })?;
+
     let sled = database::open(&database, SLED_CACHE_BYTES).map_err(|error| match error {
         sled::Error::Io(source) => failed("opening the database")(source),
         sled::Error::CollectionNotFound(_)
@@ -119,23 +175,22 @@ fn open_trees(directory: &Path) -> Result<(Trees, MapContents), OpenError> {
         | sled::Error::ReportableBug(_)
         | sled::Error::Corruption { .. } => OpenError::damaged(directory, error.to_string()),
     })?;
+    progress.step();
     database::sync_names(directory, &database).map_err(failed("syncing the directory"))?;
 
     let mut trees = Trees::new(&sled).map_err(failed("opening the tables"))?;
     if !database::is_durable(|| trees.write_self_test()).map_err(failed("writing to the database"))? {
         return Err(OpenError::NotDurable { directory: directory.to_owned() });
     }
-    begin(&mut trees, directory)?;
-    let contents = trees.contents().map_err(|error| OpenError::damaged(directory, error.to_string()))?;
+    let is_formatted = trees.is_formatted().map_err(broken)?;
+    begin(&mut trees, directory, is_made, is_formatted)?;
+    let contents = trees.contents(progress).map_err(broken)?;
     Ok((trees, contents))
 }
 
 /// Tells a new map from an emptied one, and marks a new one.
-fn begin(trees: &mut Trees, directory: &Path) -> Result<(), OpenError> {
-    let made = directory.join(MADE);
+fn begin(trees: &mut Trees, directory: &Path, is_made: bool, is_formatted: bool) -> Result<(), OpenError> {
     let failed = |action| move |source| OpenError::io(directory, action, source);
-    let is_made = made.try_exists().map_err(failed("looking for the file `made`"))?;
-    let is_formatted = trees.is_formatted().map_err(|error| OpenError::damaged(directory, error.to_string()))?;
 
     match (is_made, is_formatted) {
         (true, true) => Ok(()),
@@ -145,7 +200,7 @@ fn begin(trees: &mut Trees, directory: &Path) -> Result<(), OpenError> {
         // without the mark.
         (false, _) => {
             trees.set_formatted().map_err(failed("writing to the database"))?;
-            files::replace(&made, &[FORMAT]).map_err(failed("writing the file `made`"))
+            files::replace(&directory.join(MADE), &[FORMAT]).map_err(failed("writing the file `made`"))
         }
     }
 }
@@ -186,8 +241,10 @@ impl Trees {
         self.flush()
     }
 
-    fn contents(&self) -> io::Result<MapContents> {
+    /// Each value that is read is a step of the progress.
+    fn contents(&self, progress: &Progress) -> io::Result<MapContents> {
         let read = |pair: sled::Result<(sled::IVec, sled::IVec)>| {
+            progress.step();
             let (key, sealed) = pair?;
             match files::unseal(FORMAT, &key, &sealed) {
                 Ok(value) => Ok((key.to_vec(), value.to_vec())),

@@ -10,6 +10,7 @@ use std::{
 use futures::{FutureExt as _, executor::block_on, future::join_all};
 
 use super::*;
+use crate::{database::GuardedError, files};
 
 /// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -69,6 +70,50 @@ fn a_map_without_its_file_is_refused_once_it_has_values() {
     drop(map);
     fs::remove_file(directory.path().join(opening::MADE)).expect("removed");
     assert_eq!(damage(directory.path()), "the file `made` is missing");
+}
+
+/// sled writes its configuration first, in two pieces.
+#[test]
+fn a_first_opening_that_was_interrupted_is_taken_up() {
+    let made = tempfile::tempdir().expect("a temporary directory");
+    drop(DurableMap::open(made.path()).expect("new"));
+    let whole = fs::read(made.path().join(opening::SLED).join("conf")).expect("readable");
+
+    for length in [0, 1, whole.len() / 2, whole.len() - 1] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let sled = directory.path().join(opening::SLED);
+        fs::create_dir(&sled).expect("made");
+        fs::write(sled.join("conf"), &whole[..length]).expect("written");
+        fs::write(sled.join("db"), "").expect("written");
+        let (map, contents) = DurableMap::open(directory.path()).expect("nothing was ever stored");
+        assert!(contents.is_empty());
+        insert(&map, "a", "1");
+        drop(map);
+
+        // With values, half a configuration is damage.
+        fs::write(sled.join("conf"), &whole[..length]).expect("written");
+        damage(directory.path());
+    }
+}
+
+#[test]
+fn a_full_disk_and_a_slow_one_are_not_taken_for_damage() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let partial = format!("{}{}", opening::MADE, files::PARTIAL_SUFFIX);
+    std::os::unix::fs::symlink("/dev/full", directory.path().join(&partial)).expect("made");
+    let full = DurableMap::open(directory.path()).expect_err("it cannot be written");
+    assert!(matches!(full, OpenError::Full { .. }), "{full}");
+    fs::remove_file(directory.path().join(&partial)).expect("removed");
+    drop(DurableMap::open(directory.path()).expect("there is room now"));
+
+    let limit = Duration::from_secs(60);
+    let after = |error: GuardedError| opening::after_guarded(directory.path(), limit, error).to_string();
+    let panic = "io error: Os { code: 28, kind: StorageFull, message: \"No space left on device\" }";
+    for error in [GuardedError::Late, GuardedError::Panicked(panic.to_owned())] {
+        let said = after(error);
+        assert!(!said.contains("damaged") && !said.contains("an empty directory"), "{said}");
+    }
+    assert!(after(GuardedError::Panicked("a page is broken".to_owned())).contains("is damaged: sled panicked"));
 }
 
 /// A backend in memory whose flush waits for the test's permission, and may fail.
