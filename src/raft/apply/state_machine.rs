@@ -216,7 +216,8 @@ pub(crate) fn read(file: &SnapshotFile, versions: &AppliedVersion) -> io::Result
     if let Some(error) = failed {
         return Err(error);
     }
-    let machine = machine.map_err(io::Error::other)?;
+    // No error of the system: at the next start it would be the same.
+    let machine = machine.map_err(|broken| io::Error::new(io::ErrorKind::InvalidData, broken))?;
 
     let meta = file.meta();
     Ok(Applied {

@@ -26,7 +26,8 @@
 //!
 //! The consequence of a failed write depends on its content.
 //! * *Promises* must be durable before anyone relies on them: the founders ([`NodeIdentity::found`], [`founded`](NodeIdentity::founded),
-//!   [`join`](NodeIdentity::join)), a start of this node ([`NodeIdentity::started`]) or of a peer ([`NodeIdentity::remember_start`]).
+//!   [`join`](NodeIdentity::join)), a start of this node ([`NodeIdentity::started`], [`show_start`](NodeIdentity::show_start)) or of a peer
+//!   ([`NodeIdentity::remember_start`]).
 //!   Without the write, the step that needs it does not happen: the node does not start or ends, or the peer's call is refused.
 //! * *Advice* is how far the log reached and what peers acknowledged ([`NodeIdentity::record_progress`]). It may lag behind, nothing waits
 //!   for it, and an older record is as true as a newer one. It only detects losses that should not happen in the first place. So a failed
@@ -114,6 +115,9 @@ struct IdentityRecord {
     /// Starts of this directory, the latest last. Empty in files of versions without this field.
     #[serde(default)]
     starts: Vec<Start>,
+    /// The latest of `starts`, while no peer can know of it: the next one replaces it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unshown: Option<Start>,
     /// Starts that were begun but not finished: the log may have recorded one of them.
     #[serde(default)]
     starting: Vec<Start>,
@@ -204,14 +208,14 @@ impl NodeIdentity {
     pub fn in_memory(cluster_id: &ClusterId, node_id: u64, random: &mut impl RngCore) -> Self {
         let record = IdentityRecord::new(cluster_id.clone(), node_id, Incarnation::draw(random));
         let (record, start) = record.starting(random);
-        Self::new(record.started(), None, start)
+        Self::new(record.started().shown(), None, start)
     }
 
     /// The identity of another process with the same file content: this node's next process, or one on a copy of its data. For
     /// simulations.
     pub fn start_again(&self, random: &mut impl RngCore) -> Self {
         let (record, start) = self.record.borrow().clone().starting(random);
-        Self::new(record.started(), None, start)
+        Self::new(record.started().shown(), None, start)
     }
 
     fn new(record: IdentityRecord, directory: Option<PathBuf>, start: Start) -> Self {
@@ -250,6 +254,23 @@ impl NodeIdentity {
         }
         self.record.send_replace(record);
         Ok(())
+    }
+
+    /// Records that peers may know of this start from now on, so that it stays among those of this directory. Durable when it returns; only
+    /// then the start may be a part of a call to a peer, or of an answer.
+    ///
+    /// One write for each start that comes so far. Those that do not (a file of the node is missing, or there is no memory for its table)
+    /// may be very many, and would push out of the file what peers remember.
+    pub async fn show_start(&self) -> Result<(), IdentityError> {
+        // Before each call to a peer, and nearly always done.
+        if self.record.borrow().unshown.is_none() {
+            return Ok(());
+        }
+        self.update(|record| {
+            *record = record.clone().shown();
+            Ok(())
+        })
+        .await
     }
 
     /// The start of this process.
@@ -485,6 +506,7 @@ impl IdentityRecord {
             committed_index: None,
             members: Vec::new(),
             starts: Vec::new(),
+            unshown: None,
             starting: Vec::new(),
             remembered: Vec::new(),
         }
@@ -493,16 +515,31 @@ impl IdentityRecord {
     /// Begins a start.
     fn starting(mut self, random: &mut impl RngCore) -> (Self, Start) {
         let start = Start::draw(random);
+        if self.starting.len() == starts::STARTS_KEPT {
+            // The first may be the log's, if the process ended between the two records, and the latest ones may. Not those between: the log
+            // could not be opened since.
+            self.starting.remove(1);
+        }
         self.starting.push(start);
         (self, start)
     }
 
-    /// Finishes the latest start.
+    /// Finishes the latest start: the log has recorded it. It replaces the one before if nobody can know of that: a peer remembers none but
+    /// those that it was shown, and the log none but the latest.
     fn started(mut self) -> Self {
-        self.starts.extend(std::mem::take(&mut self.starting).pop());
+        if let Some(start) = std::mem::take(&mut self.starting).pop() {
+            self.starts.pop_if(|last| Some(*last) == self.unshown);
+            self.starts.push(start);
+            self.unshown = Some(start);
+        }
         let too_many = self.starts.len().saturating_sub(starts::STARTS_KEPT);
         self.starts.drain(..too_many);
         self
+    }
+
+    /// Peers may know of the latest start.
+    fn shown(self) -> Self {
+        Self { unshown: None, ..self }
     }
 
     fn peer(&mut self, node_id: u64) -> &mut RememberedPeer {

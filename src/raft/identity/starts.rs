@@ -7,6 +7,10 @@
 //! copy lacks the starts that came after it, a second copy those of the first, however often either is started; a plain counter would
 //! catch up.
 //!
+//! A start that was shown to nobody before the next one is dropped: see [`NodeIdentity::show_start`](super::NodeIdentity::show_start). No
+//! peer can remember it, so nothing is lost with it, and a copy lacks the next one all the same. A node that fails at each start, as one
+//! does whose supervisor starts it every few seconds while a file is missing, keeps those that peers remember.
+//!
 //! This does not detect a copy made since the last start: nothing was drawn between the two. For that, a leader also remembers the last
 //! entry that each member acknowledged, and sends it in every call ([`AcknowledgedEntry`]); the member compares. A loss that no reachable
 //! peer remembers cannot be detected.
@@ -24,7 +28,7 @@ use crate::types::{CommittedLeaderId, LogId};
 #[serde(try_from = "String", into = "String")]
 pub struct Start(u64);
 
-/// Maximum starts of a directory in its file. A peer that was away for more starts takes the node for a copy.
+/// Maximum starts of a directory in its file, of those that were shown to peers. A peer that was away for more starts takes the node for a copy.
 pub(super) const STARTS_KEPT: usize = 4096;
 
 /// The last entry that a leader knows to be durable on a member.

@@ -14,6 +14,14 @@ fn open(directory: &std::path::Path, cluster_id: &str, node_id: u64) -> Result<N
     NodeIdentity::open_or_create(directory, &cluster(cluster_id), node_id, &mut StdRng::seed_from_u64(node_id))
 }
 
+/// A further start of node 1, up to the opening of its log.
+fn started(directory: &std::path::Path, seed: u64) -> NodeIdentity {
+    let random = &mut StdRng::seed_from_u64(seed);
+    let identity = NodeIdentity::open_or_create(directory, &cluster("blue"), 1, random).expect("its own directory");
+    identity.started().expect("written");
+    identity
+}
+
 fn founder(node_id: u64) -> Founder {
     let incarnation = Incarnation::draw(&mut StdRng::seed_from_u64(node_id));
     let addresses = FounderAddresses { peer_address: format!("n{node_id}:1"), client_address: format!("n{node_id}:2") };
@@ -164,16 +172,15 @@ async fn notices_a_lost_log() {
 #[tokio::test]
 async fn an_older_copy_lacks_later_starts() {
     let home = tempfile::tempdir().expect("a directory");
-    let start = |directory: &std::path::Path, seed| {
-        let random = &mut StdRng::seed_from_u64(seed);
-        let identity = NodeIdentity::open_or_create(directory, &cluster("blue"), 1, random).expect("its own directory");
-        identity.started().expect("written");
+    let start = async |directory: &std::path::Path, seed| {
+        let identity = started(directory, seed);
+        identity.show_start().await.expect("written");
         identity
     };
-    let first = start(home.path(), 1);
+    let first = start(home.path(), 1).await;
     let copy = tempfile::tempdir().expect("a directory");
     fs::copy(home.path().join(FILE_NAME), copy.path().join(FILE_NAME)).expect("copied");
-    let second = start(home.path(), 2);
+    let second = start(home.path(), 2).await;
 
     second.check_start(2, first.start()).expect("it was started so");
     assert_eq!((second.earlier_start_for(2), second.earlier_start_for(3)), (Some(first.start()), None));
@@ -182,14 +189,14 @@ async fn an_older_copy_lacks_later_starts() {
 
     // However often the copy is started, it is not what the directory became meanwhile.
     for seed in 3..6 {
-        let older = start(copy.path(), seed);
+        let older = start(copy.path(), seed).await;
         older.check_start(2, first.start()).expect("that was before");
         let error = older.check_start(2, second.start()).expect_err("that was after");
         assert!(error.to_string().contains("older copy") && error.to_string().contains("node 2"), "{error}");
         assert_eq!(older.outdated().await.to_string(), error.to_string());
     }
     let _ = second.remember_start(2, first.start()).await;
-    let third = start(home.path(), 9);
+    let third = start(home.path(), 9).await;
     assert_eq!(third.remembered(2).and_then(|peer| peer.start), Some(first.start()), "it is on disk");
 }
 
@@ -208,6 +215,52 @@ fn an_interrupted_start_leaves_a_known_log() {
     again.started().expect("written");
     assert_eq!(open_with(4).log_owner().last, [again.start()]);
     assert!(!again.has_started_as(broken.start()), "nobody heard of that one");
+}
+
+/// A peer remembers the start by which it last relied on this node, however often the node fails before it is in touch again.
+#[test]
+fn starts_that_nobody_saw_do_not_push_out_those_that_peers_remember() {
+    let random = &mut StdRng::seed_from_u64(1);
+    let record = IdentityRecord::new(cluster("blue"), 1, Incarnation::draw(random));
+    let (record, first) = record.starting(random);
+    let mut record = record.started().shown();
+    for _ in 0..=starts::STARTS_KEPT {
+        record = record.starting(random).0.started();
+    }
+    let (record, start) = record.starting(random);
+    let identity = NodeIdentity::new(record.started(), None, start);
+    identity.check_start(2, first).expect("nobody can remember a later one");
+    assert_eq!(identity.earlier_start_for(2), Some(first));
+
+    // Nor do those before the log was opened.
+    let (mut record, begun) = identity.record.borrow().clone().starting(random);
+    for _ in 0..2 * starts::STARTS_KEPT {
+        record = record.starting(random).0;
+    }
+    assert!(record.starting.len() <= starts::STARTS_KEPT, "{} starts", record.starting.len());
+    assert_eq!((record.starts.last(), record.starting.first()), (Some(&start), Some(&begun)), "the log may have either");
+}
+
+#[tokio::test]
+async fn a_start_that_was_shown_stays_and_one_that_was_not_is_replaced() {
+    let home = tempfile::tempdir().expect("a directory");
+    let seen = started(home.path(), 1);
+    seen.show_start().await.expect("written");
+    let unseen = started(home.path(), 2);
+    assert_eq!(unseen.log_owner().last, [unseen.start()], "the log has recorded it");
+    let copy = tempfile::tempdir().expect("a directory");
+    fs::copy(home.path().join(FILE_NAME), copy.path().join(FILE_NAME)).expect("copied");
+
+    let later = started(home.path(), 3);
+    assert!(later.has_started_as(seen.start()) && !later.has_started_as(unseen.start()));
+    later.show_start().await.expect("written");
+    let last = started(home.path(), 4);
+    assert!(last.has_started_as(seen.start()) && last.has_started_as(later.start()));
+
+    // A copy of a start that nobody saw lacks the next one as any other.
+    let copied = started(copy.path(), 5);
+    copied.check_start(2, seen.start()).expect("that was before");
+    copied.check_start(2, later.start()).expect_err("that was after");
 }
 
 #[tokio::test]

@@ -45,12 +45,14 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    pub(super) fn new(
+    /// Shows the sender's start: waits until it is recorded that peers may know of it.
+    pub(super) async fn new(
         sender: &NodeIdentity,
         to: u64,
         to_incarnation: Incarnation,
         acknowledged: Option<AcknowledgedEntry>,
-    ) -> Self {
+    ) -> Result<Self, Status> {
+        sender.show_start().await.map_err(refusal)?;
         let ascii = |text: String| text.parse().expect("ids, incarnations and numbers are plain ASCII");
         let remembered = sender.remembered(to);
         let acknowledged = acknowledged.max(remembered.and_then(|peer| peer.acknowledged));
@@ -62,14 +64,14 @@ impl Envelope {
             acknowledged.map(|acknowledged| (TO_ACKNOWLEDGED, ascii(acknowledged.to_string()))),
         ];
 
-        Self {
+        Ok(Self {
             starts: starts.into_iter().flatten().collect(),
             cluster: ascii(sender.cluster_id().to_string()),
             from: sender.node_id(),
             from_incarnation: ascii(sender.incarnation().to_string()),
             to,
             to_incarnation: ascii(to_incarnation.to_string()),
-        }
+        })
     }
 
     /// Adds what the node says of its versions.
@@ -230,12 +232,13 @@ impl PeerCaller {
     }
 }
 
-/// An answer with the start of the node that gives it.
-pub(super) fn signed<T>(identity: &NodeIdentity, answer: T) -> Response<T> {
+/// An answer with the start of the node that gives it. Waits until it is recorded that peers may know of that start.
+pub(super) async fn signed<T>(identity: &NodeIdentity, answer: T) -> Result<Response<T>, Status> {
+    identity.show_start().await.map_err(refusal)?;
     let mut response = Response::new(answer);
     let start = identity.start().to_string().parse().expect("digits are plain ASCII");
     response.metadata_mut().insert(ANSWER_START, start);
-    response
+    Ok(response)
 }
 
 /// The start of the node that gave an answer.

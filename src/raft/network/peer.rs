@@ -129,7 +129,7 @@ impl<C: Connector, D: SnapshotSource> PeerClient<C, D> {
                 );
                 Status::failed_precondition(text)
             };
-            let envelope = Envelope::new(&identity, target, incarnation.ok_or_else(unnamed)?, acknowledged);
+            let envelope = Envelope::new(&identity, target, incarnation.ok_or_else(unnamed)?, acknowledged).await?;
             Ok((stub, envelope.saying(said)))
         }
     }

@@ -188,12 +188,12 @@ where
     }
 
     /// An answer that the other node relies on.
-    fn signed<T>(&self, answer: T) -> Response<T> {
-        let mut response = envelope::signed(&self.shared.identity, answer);
+    async fn signed<T>(&self, answer: T) -> Result<Response<T>, Status> {
+        let mut response = envelope::signed(&self.shared.identity, answer).await?;
         for (key, value) in self.shared.versions().said() {
             response.metadata_mut().insert(key, value);
         }
-        response
+        Ok(response)
     }
 
     fn report(&self, reason: &str) {
@@ -299,7 +299,7 @@ where
 
         // After the answers to valid requests: the error of the first invalid one.
         let verdict = futures::stream::iter(std::iter::from_fn(move || fault.take()).map(Err));
-        Ok(self.signed(answers.chain(verdict).boxed()))
+        self.signed(answers.chain(verdict).boxed()).await
     }
 
     async fn vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
@@ -309,7 +309,7 @@ where
         // itself.
         caller.rely_on(&self.shared.identity).await?;
         let answer = raft.vote(request).await.map_err(unanswered)?;
-        Ok(self.signed((&answer).into()))
+        self.signed((&answer).into()).await
     }
 
     async fn pre_vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
@@ -414,7 +414,7 @@ where
 
         let snapshot = Snapshot { meta, snapshot: data };
         let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
-        Ok(self.signed(pb::SnapshotResponse { vote: Some((&answer.vote).into()) }))
+        self.signed(pb::SnapshotResponse { vote: Some((&answer.vote).into()) }).await
     }
 }
 
