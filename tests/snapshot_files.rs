@@ -7,6 +7,7 @@ use std::{
 };
 
 use lockkeeper::{
+    environment::Blocking,
     raft::{
         snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
         types::{CommittedLeaderId, LogId, Membership, SnapshotMeta, StoredMembership},
@@ -29,8 +30,9 @@ fn records(index: u64) -> Vec<Vec<u8>> {
     (0..50).map(|record| vec![index as u8; record * record]).collect()
 }
 
+/// Files are deleted at once, so that what is left can be looked at.
 fn open(directory: &Path) -> SnapshotStore {
-    SnapshotStore::open(directory).expect("intact snapshots open")
+    SnapshotStore::open_with(directory, Blocking::Here).expect("intact snapshots open")
 }
 
 fn write(store: &SnapshotStore, index: u64) -> SnapshotFile {

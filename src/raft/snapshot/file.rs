@@ -35,7 +35,6 @@ const BUFFER_BYTES: usize = 256 * 1024;
 #[derive(Clone, Debug)]
 pub struct SnapshotFile {
     inner: Arc<OpenedSnapshot>,
-    blocking: Blocking,
 }
 
 #[derive(Debug)]
@@ -43,9 +42,11 @@ struct OpenedSnapshot {
     meta: SnapshotMeta,
     ids_used: BTreeSet<u64>,
     trail: Trail,
-    file: File,
+    /// Present until it is dropped.
+    file: Option<File>,
     length: u64,
     name: Mutex<Name>,
+    blocking: Blocking,
 }
 
 #[derive(Debug)]
@@ -53,6 +54,32 @@ struct Name {
     path: PathBuf,
     /// Whether this is its final name. Until then the file is deleted when this value is dropped.
     is_published: bool,
+}
+
+/// A file that nobody needs any more. The system frees its blocks when it has no name and is closed, whichever comes last: that takes long
+/// for a large one, and whoever drops it may be Raft's task.
+#[derive(Debug)]
+struct DroppedFile {
+    file: Option<File>,
+    unfinished: Option<PathBuf>,
+}
+
+impl Drop for DroppedFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.unfinished {
+            // If this fails, the next start deletes the file.
+            let _ = fs::remove_file(path);
+        }
+        drop(self.file.take());
+
+        #[cfg(test)]
+        tests::DROPPED_HERE.set(tests::DROPPED_HERE.get() + 1);
+    }
+}
+
+/// Closes a file of a snapshot in the background, and deletes it there if it has the name of an unfinished one.
+pub(super) fn drop_file(blocking: Blocking, file: Option<File>, unfinished: Option<PathBuf>) {
+    blocking.discard("drop-snapshot", DroppedFile { file, unfinished });
 }
 
 /// The records of a snapshot, in the order in which they were written.
@@ -87,13 +114,13 @@ impl SnapshotFile {
     pub fn read_at(&self, offset: u64, bytes_max: usize) -> io::Result<Bytes> {
         let bytes = bytes_max.min(usize::try_from(self.inner.length.saturating_sub(offset)).unwrap_or(usize::MAX));
         let mut buffer = vec![0; bytes];
-        self.inner.file.read_exact_at(&mut buffer, offset)?;
+        self.inner.file().read_exact_at(&mut buffer, offset)?;
         Ok(buffer.into())
     }
 
     /// The records.
     pub fn records(&self) -> io::Result<Records> {
-        let file = self.inner.file.try_clone()?;
+        let file = self.inner.file().try_clone()?;
         let mut input = BufReader::with_capacity(BUFFER_BYTES, ReadAt { file, offset: 0, end: self.inner.length });
         read_header(&mut input)?;
         Ok(Records { input, is_over: false })
@@ -106,7 +133,7 @@ impl SnapshotFile {
 
     /// How this node waits for files.
     pub(crate) fn blocking(&self) -> Blocking {
-        self.blocking
+        self.inner.blocking
     }
 
     pub(super) fn index(&self) -> u64 {
@@ -130,8 +157,9 @@ impl SnapshotFile {
         let file = File::open(path)?;
         let length = file.metadata()?.len();
         let (meta, ids_used, trail) = check(&file, length)?;
+        let file = Some(file);
         let name = Mutex::new(Name { path: path.to_owned(), is_published });
-        Ok(Self { inner: Arc::new(OpenedSnapshot { meta, ids_used, trail, file, length, name }), blocking })
+        Ok(Self { inner: Arc::new(OpenedSnapshot { meta, ids_used, trail, file, length, name, blocking }) })
     }
 }
 
@@ -140,15 +168,20 @@ impl OpenedSnapshot {
         // Replaced in one step, so it is consistent even if another thread panicked.
         self.name.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn file(&self) -> &File {
+        self.file.as_ref().expect("it is taken only when the snapshot is dropped")
+    }
 }
 
+/// openraft drops a snapshot that it does not need on its own task, and the last reader of one that was replaced is a task of Raft's too.
 impl Drop for OpenedSnapshot {
     fn drop(&mut self) {
-        let name = self.name();
-        if !name.is_published {
-            // If this fails, the next start deletes the file.
-            let _ = fs::remove_file(&name.path);
-        }
+        let unfinished = {
+            let name = self.name();
+            (!name.is_published).then(|| name.path.clone())
+        };
+        drop_file(self.blocking, self.file.take(), unfinished);
     }
 }
 
@@ -348,5 +381,58 @@ impl<R: Read> Read for Summed<R> {
         let bytes = self.inner.read(buffer)?;
         self.hasher.update(&buffer[..bytes]);
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::Cell,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::snapshot::SnapshotStore;
+
+    thread_local! {
+        /// The files that this thread closed and deleted.
+        pub(super) static DROPPED_HERE: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Only a failing test waits this long.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn names(directory: &Path) -> usize {
+        fs::read_dir(directory).expect("readable").count()
+    }
+
+    fn until_none_is_left(directory: &Path) {
+        let deadline = Instant::now() + PATIENCE;
+        while names(directory) > 0 {
+            assert!(Instant::now() < deadline, "a file is left");
+            std::thread::yield_now();
+        }
+        assert_eq!(DROPPED_HERE.get(), 0, "files dropped by this thread");
+    }
+
+    /// openraft drops a snapshot that it does not need on the task that sends heartbeats.
+    #[test]
+    fn files_of_snapshots_are_deleted_in_the_background() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = SnapshotStore::open(directory.path()).expect("a new one");
+        let meta = SnapshotMeta::default();
+
+        let path = directory.path().join("received.partial");
+        write(&path, &meta, &BTreeSet::new(), Trail::default(), [vec![1; 1000]].into_iter()).expect("written");
+        let unneeded = SnapshotFile::check(&path, false, Blocking::OnThreads).expect("whole");
+        assert_eq!(names(directory.path()), 1);
+        drop(unneeded);
+        until_none_is_left(directory.path());
+
+        let mut broken_off = store.receive(meta, 1000).expect("begun");
+        broken_off.write(&[1; 500]).expect("written");
+        assert_eq!(names(directory.path()), 1);
+        drop(broken_off);
+        until_none_is_left(directory.path());
     }
 }

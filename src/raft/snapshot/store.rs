@@ -35,9 +35,10 @@ struct OpenedStore {
     latest: Mutex<Option<SnapshotFile>>,
     /// Held while a snapshot is renamed, which takes time; `latest` is not locked during that time.
     publishing: Mutex<()>,
-    /// Numbers for the names of unfinished files.
-    partials: AtomicU64,
 }
+
+/// Numbers for the names of unfinished files. They are deleted in the background, so no store of this process uses a name again.
+static PARTIALS: AtomicU64 = AtomicU64::new(0);
 
 /// Why the snapshots cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -125,9 +126,8 @@ impl SnapshotStore {
 
         let latest = Mutex::new(latest);
         let publishing = Mutex::new(());
-        let partials = AtomicU64::new(0);
         let directory = directory.to_owned();
-        Ok(Self { inner: Arc::new(OpenedStore { directory, blocking, latest, publishing, partials }) })
+        Ok(Self { inner: Arc::new(OpenedStore { directory, blocking, latest, publishing }) })
     }
 
     fn open_latest(path: &Path, blocking: Blocking) -> io::Result<SnapshotFile> {
@@ -179,8 +179,9 @@ impl SnapshotStore {
     /// Begins to receive the file of a peer's snapshot.
     pub fn receive(&self, meta: SnapshotMeta, length: u64) -> io::Result<Receiving> {
         let path = self.partial();
-        let file = File::create(&path)?;
-        Ok(Receiving { meta, length, received: 0, partial: Partial(path), file, blocking: self.inner.blocking })
+        let file = Some(File::create(&path)?);
+        let partial = Partial { file, path: Some(path), blocking: self.inner.blocking };
+        Ok(Receiving { meta, length, received: 0, partial })
     }
 
     /// Makes a snapshot the newest, durably, unless there is one that reaches as far. Idempotent.
@@ -222,7 +223,7 @@ impl SnapshotStore {
     }
 
     fn partial(&self) -> PathBuf {
-        let number = self.inner.partials.fetch_add(1, Ordering::SeqCst);
+        let number = PARTIALS.fetch_add(1, Ordering::SeqCst);
         self.inner.directory.join(format!("{number}{PARTIAL_SUFFIX}"))
     }
 
@@ -238,14 +239,18 @@ pub struct Receiving {
     meta: SnapshotMeta,
     length: u64,
     received: u64,
-    file: File,
     partial: Partial,
-    blocking: Blocking,
 }
 
-/// An unfinished file, which is deleted on drop.
+/// An unfinished file, which is deleted when this is dropped.
 #[derive(Debug)]
-struct Partial(PathBuf);
+struct Partial {
+    /// Present until it is dropped.
+    file: Option<File>,
+    /// `None` once a snapshot has the file.
+    path: Option<PathBuf>,
+    blocking: Blocking,
+}
 
 impl Receiving {
     /// Writes the next bytes. Blocks.
@@ -254,19 +259,19 @@ impl Receiving {
         if self.received > self.length {
             return Err(rejected("it is longer than announced"));
         }
-        self.file.write_all(bytes)
+        self.partial.file().write_all(bytes)
     }
 
     /// Checks the received snapshot. It is then durable, but not the newest until it is [published](SnapshotStore::publish); if dropped
     /// before, its file is deleted. Blocks.
-    pub fn finish(self) -> io::Result<SnapshotFile> {
+    pub fn finish(mut self) -> io::Result<SnapshotFile> {
         if self.received != self.length {
             return Err(rejected("it is shorter than announced"));
         }
-        file::sync(&self.file)?;
-        let snapshot = SnapshotFile::check(&self.partial.0, false, self.blocking)?;
+        file::sync(self.partial.file())?;
+        let snapshot = SnapshotFile::check(self.partial.path(), false, self.partial.blocking)?;
         // From here on the snapshot owns the file.
-        std::mem::forget(self.partial);
+        self.partial.path = None;
         if *snapshot.meta() == self.meta {
             Ok(snapshot)
         } else {
@@ -275,10 +280,20 @@ impl Receiving {
     }
 }
 
+impl Partial {
+    fn file(&mut self) -> &mut File {
+        self.file.as_mut().expect("it is taken only when this is dropped")
+    }
+
+    fn path(&self) -> &Path {
+        self.path.as_deref().expect("it is taken only when the snapshot is finished")
+    }
+}
+
+/// The task of a call that breaks off drops it, on Raft's runtime.
 impl Drop for Partial {
     fn drop(&mut self) {
-        // If this fails, the next start deletes the file.
-        let _ = fs::remove_file(&self.0);
+        file::drop_file(self.blocking, self.file.take(), self.path.take());
     }
 }
 
