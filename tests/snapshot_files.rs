@@ -2,18 +2,23 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
+    os::unix::fs::symlink,
     path::Path,
+    sync::Arc,
+    time::Duration,
 };
 
 use lockkeeper::{
     environment::Blocking,
     raft::{
+        apply::state_machine::StateMachine,
         snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
         types::{CommittedLeaderId, LogId, Membership, SnapshotMeta, StoredMembership},
     },
-    table::MemberNode,
+    table::{MemberNode, Table},
 };
+use openraft::{RaftSnapshotBuilder, storage::RaftStateMachine};
 
 fn meta(index: u64) -> SnapshotMeta {
     let id = |index| Some(LogId { leader_id: CommittedLeaderId::new(2), index });
@@ -170,4 +175,40 @@ fn a_later_format_is_refused_and_not_taken_for_damage() {
     assert!(error.contains("snapshot-00000000000000000100: it has format"), "{error}");
     assert!(error.contains("and this program reads format") && error.contains("start the version"), "{error}");
     assert!(!error.contains("damaged"), "{error}");
+}
+
+/// Names of unfinished files in a directory whose writer finds no room. All tests of this process share their numbers.
+fn fill(directory: &Path) {
+    for number in 0..2_000 {
+        symlink("/dev/full", directory.join(format!("{number}.partial"))).expect("made");
+    }
+}
+
+/// openraft stops at a snapshot that cannot be written. But log and table are sound.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_for_which_there_is_no_room_is_written_once_there_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = open(directory.path());
+    let mut machine = StateMachine::open(Arc::new(Table::new(None)), store.clone(), 1, 1_000).expect("new");
+    fill(directory.path());
+    let all = names(directory.path()).len();
+
+    let mut builder = machine.get_snapshot_builder().await;
+    let mut building = tokio::spawn(async move { builder.build_snapshot().await });
+    while names(directory.path()).len() > all - 3 {
+        assert!(!building.is_finished(), "it gave up: {:?}", (&mut building).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    for name in names(directory.path()) {
+        fs::remove_file(directory.path().join(name)).expect("removed");
+    }
+    let written = building.await.expect("no panic").expect("there is room");
+    assert_eq!(Some(written.meta), store.latest().map(|latest| latest.meta().clone()));
+
+    // The attempts end with the node.
+    fill(directory.path());
+    let mut builder = machine.get_snapshot_builder().await;
+    drop(machine);
+    let error = builder.build_snapshot().await.expect_err("the node has ended");
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
 }

@@ -67,10 +67,33 @@ pub fn forget_cached(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Renames a complete and synced file from `from` to `to`, durably. Both are in one directory.
+/// Renames a complete and synced file from `from` to `to`, durably. Both are in one directory. After an error that [`is_shortage`] nothing
+/// is renamed.
 pub fn publish(from: &Path, to: &Path) -> io::Result<()> {
+    // Opened before the renaming: a process without a descriptor for it must not find out between the two steps.
+    let directory = File::open(parent(to))?;
     fs::rename(from, to)?;
-    if Planted::NameNotSynced.is_on() { Ok(()) } else { sync_directory(parent(to)) }
+    if Planted::NameNotSynced.is_on() { Ok(()) } else { directory.sync_all().map_err(unsynced) }
+}
+
+/// A failed sync. What was not written then is unknown, and a second attempt may report success for what the kernel has dropped.
+#[derive(Debug, thiserror::Error)]
+#[error("a sync failed: {0}")]
+struct FailedSync(io::Error);
+
+/// An error of a sync, so that it is not taken for a shortage.
+pub fn unsynced(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), FailedSync(error))
+}
+
+/// Whether an error says no more than that the system is short of something: of space, descriptors, threads or memory. The same work may
+/// succeed later. An error of a [sync](unsynced) says more.
+pub fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let of_system = error.raw_os_error().map(Errno::from_raw_os_error);
+    of_system.is_some_and(|errno| {
+        [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM].contains(&errno)
+    })
 }
 
 /// Creates or replaces a small file. After a crash it is the old one or the new one.
@@ -192,6 +215,19 @@ mod tests {
         replace(&path, b"new").expect("replaced");
         assert_eq!(fs::read(&path).expect("readable"), b"new");
         assert_eq!(fs::read_dir(directory.path()).expect("readable").count(), 1);
+    }
+
+    #[test]
+    fn a_failed_sync_is_no_shortage() {
+        let full = || io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        assert!(is_shortage(&full()));
+        let failed = unsynced(full());
+        assert!(!is_shortage(&failed) && failed.kind() == io::ErrorKind::StorageFull);
+        assert!(failed.to_string().contains("No space left"), "{failed}");
+        for other in [rustix::io::Errno::IO, rustix::io::Errno::ROFS, rustix::io::Errno::FBIG] {
+            assert!(!is_shortage(&io::Error::from_raw_os_error(other.raw_os_error())), "{other}");
+        }
+        assert!(!is_shortage(&damaged("a page")) && !is_shortage(&io::Error::other("a panic")));
     }
 
     #[test]

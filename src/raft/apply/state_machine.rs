@@ -1,6 +1,10 @@
 //! The table behind openraft's storage traits: applies committed entries, writes and installs snapshots.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use futures::{Stream, StreamExt as _};
 use openraft::{
@@ -8,7 +12,10 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
     type_config::alias::SnapshotOf,
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use crate::{
     apply::applier::Applier,
@@ -22,10 +29,15 @@ use crate::{
 use lockkeeper_audit::Sink;
 use lockkeeper_machine::Machine;
 use lockkeeper_planted::Planted;
+use lockkeeper_storage::files;
 use lockkeeper_table::{Applied, AppliedVersion, Table, codec::records};
 
 /// Maximum entries applied in one step: control passes between the runtime and the applying thread once for each step.
 const ENTRIES_PER_TURN: usize = 256;
+/// After this time the writing of a snapshot that failed for a shortage is tried again; after each further failure it is twice as long.
+const RETRY: Duration = Duration::from_secs(1);
+/// The longest time between two attempts. Each takes what space there is, and a disk that is full ends the node at its log.
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// openraft's state machine.
 #[derive(Debug)]
@@ -35,6 +47,8 @@ pub struct StateMachine {
     snapshots: SnapshotStore,
     pace: Pace,
     log_bytes: LogBytes,
+    /// Dropped with it. A snapshot that is being written for a node that has ended is given up.
+    running: Arc<()>,
 }
 
 impl StateMachine {
@@ -50,7 +64,7 @@ impl StateMachine {
         let applier = Applier::start(Arc::clone(&table), snapshots.blocking())?;
         let pace = Pace::new(node_id, snapshot_entries);
         let log_bytes = LogBytes::default();
-        Ok(Self { table, applier, snapshots, pace, log_bytes })
+        Ok(Self { table, applier, snapshots, pace, log_bytes, running: Arc::default() })
     }
 
     /// Notified when a snapshot is worth its cost: enough entries, or bytes, came since the last one, and they are a sufficient part of its
@@ -106,7 +120,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         // Cloned here, between two entries; written elsewhere, while further entries are applied.
         let table = Arc::clone(&self.table);
         let frozen = self.table.freeze();
-        SnapshotBuilder { table, frozen: Some(frozen), snapshots: self.snapshots.clone() }
+        let running = Arc::downgrade(&self.running);
+        SnapshotBuilder { table, frozen: Some(frozen), snapshots: self.snapshots.clone(), running }
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
@@ -154,22 +169,16 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 pub struct SnapshotBuilder {
     /// The table, for its audit files and for [`Planted::SnapshotOfLaterTable`].
     table: Arc<Table>,
-    /// Present until it is written. The writing thread also drops the nodes that the table has replaced since, which would delay the
-    /// runtime.
+    /// Present until it is written.
     frozen: Option<Applied>,
     snapshots: SnapshotStore,
+    running: Weak<()>,
 }
 
-impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
-    type SnapshotData = SnapshotFile;
-
-    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotFile>> {
-        let frozen = self.frozen.take();
-        let mut frozen = frozen.ok_or_else(|| io::Error::other("this snapshot was written already"))?;
-        if Planted::SnapshotOfLaterTable.is_on() {
-            frozen.machine = self.table.freeze().machine;
-        }
-
+impl SnapshotBuilder {
+    /// Makes one attempt.
+    async fn write(&self, frozen: &Arc<Applied>) -> io::Result<SnapshotFile> {
+        let frozen = Arc::clone(frozen);
         let snapshots = self.snapshots.clone();
         let last_membership = to_stored(&frozen.membership);
         let meta = SnapshotMeta { last_log_id: frozen.last_entry.map(log_id), last_membership };
@@ -190,6 +199,49 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let took = began.elapsed();
         self.table.metrics().wrote_snapshot(took);
         tracing::info!(index, bytes = file.length(), took_ms = took.as_millis() as u64, "wrote a snapshot");
+        Ok(file)
+    }
+
+    /// Makes attempts until one succeeds, or fails for another reason than a shortage. openraft stops at an error of its builder; but log and
+    /// table are sound, and without a snapshot the log only grows.
+    ///
+    /// Each attempt writes the same table: between two entries, as here, all audit lines up to it are on their way to the files.
+    async fn write_at_last(&self, frozen: &Arc<Applied>) -> io::Result<SnapshotFile> {
+        let mut pause = RETRY;
+        loop {
+            let error = match self.write(frozen).await {
+                Ok(file) => return Ok(file),
+                Err(error) => error,
+            };
+            if !files::is_shortage(&error) {
+                return Err(error);
+            }
+
+            tracing::warn!(%error, again_in = ?pause, "a snapshot cannot be written; until one is, the log is not purged");
+            sleep(pause).await;
+            pause = (2 * pause).min(RETRY_MAX);
+            if self.running.strong_count() == 0 {
+                return Err(error);
+            }
+        }
+    }
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotFile>> {
+        let frozen = self.frozen.take();
+        let mut frozen = frozen.ok_or_else(|| io::Error::other("this snapshot was written already"))?;
+        if Planted::SnapshotOfLaterTable.is_on() {
+            frozen.machine = self.table.freeze().machine;
+        }
+
+        let frozen = Arc::new(frozen);
+        let written = self.write_at_last(&frozen).await;
+        // With it go the nodes that the table has replaced since, which would delay the runtime.
+        self.snapshots.blocking().discard("drop-table", frozen);
+        let file = written?;
         Ok(openraft::Snapshot { meta: file.meta().clone(), snapshot: file })
     }
 }

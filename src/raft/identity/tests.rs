@@ -238,7 +238,11 @@ fn starts_that_nobody_saw_do_not_push_out_those_that_peers_remember() {
         record = record.starting(random).0;
     }
     assert!(record.starting.len() <= starts::STARTS_KEPT, "{} starts", record.starting.len());
-    assert_eq!((record.starts.last(), record.starting.first()), (Some(&start), Some(&begun)), "the log may have either");
+    assert_eq!(
+        (record.starts.last(), record.starting.first()),
+        (Some(&start), Some(&begun)),
+        "the log may have either"
+    );
 }
 
 #[tokio::test]

@@ -229,16 +229,15 @@ fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<LogMark>) -
     })
 }
 
-fn open_tables(
-    request: &OpenRequest,
-    database: &Path,
-    mark: Option<LogMark>,
-    progress: &Progress,
-) -> OpenedTrees {
+fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>, progress: &Progress) -> OpenedTrees {
     let directory = &request.directory;
     let failed = |action| move |source| LogOpenError::io(directory, action, source);
     let broken = |error: io::Error| {
-        if database::is_damage(&error) { damaged(directory, error.to_string()) } else { failed("reading and checking it")(error) }
+        if database::is_damage(&error) {
+            damaged(directory, error.to_string())
+        } else {
+            failed("reading and checking it")(error)
+        }
     };
 
     let sled = database::open(database, SLED_CACHE_BYTES).map_err(|error| match error {

@@ -18,8 +18,7 @@ use std::{
 };
 
 use openraft::{
-    async_runtime::WatchReceiver, metrics::RaftMetrics, storage::RaftStateMachine,
-    type_config::alias::WatchReceiverOf,
+    async_runtime::WatchReceiver, metrics::RaftMetrics, storage::RaftStateMachine, type_config::alias::WatchReceiverOf,
 };
 use tokio::{sync::Notify, time::sleep};
 

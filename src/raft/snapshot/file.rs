@@ -235,7 +235,7 @@ pub(super) fn write(
 
 /// Makes the content of a file durable.
 pub(super) fn sync(file: &File) -> io::Result<()> {
-    if Planted::SnapshotNotSynced.is_on() { Ok(()) } else { file.sync_all() }
+    if Planted::SnapshotNotSynced.is_on() { Ok(()) } else { file.sync_all().map_err(files::unsynced) }
 }
 
 /// Writes what stands after the last record.
@@ -386,10 +386,7 @@ impl<R: Read> Read for Summed<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        cell::Cell,
-        time::{Duration, Instant},
-    };
+    use std::{cell::Cell, thread, time::Duration};
 
     use super::*;
     use crate::snapshot::SnapshotStore;
@@ -399,18 +396,20 @@ mod tests {
         pub(super) static DROPPED_HERE: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Only a failing test waits this long.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PAUSE: Duration = Duration::from_millis(10);
+    /// Only a failing test waits so often.
+    const PAUSES_MAX: u32 = 2_000;
 
     fn names(directory: &Path) -> usize {
         fs::read_dir(directory).expect("readable").count()
     }
 
     fn until_none_is_left(directory: &Path) {
-        let deadline = Instant::now() + PATIENCE;
+        let mut pauses = 0;
         while names(directory) > 0 {
-            assert!(Instant::now() < deadline, "a file is left");
-            std::thread::yield_now();
+            assert!(pauses < PAUSES_MAX, "a file is left");
+            pauses += 1;
+            thread::park_timeout(PAUSE);
         }
         assert_eq!(DROPPED_HERE.get(), 0, "files dropped by this thread");
     }

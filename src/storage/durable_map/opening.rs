@@ -77,8 +77,11 @@ pub enum OpenError {
 
 impl OpenError {
     pub(super) fn io(directory: &Path, action: &'static str, source: io::Error) -> Self {
-        Self::full(directory, source)
-            .unwrap_or_else(|source| Self::Io { directory: directory.to_owned(), action, source })
+        Self::full(directory, source).unwrap_or_else(|source| Self::Io {
+            directory: directory.to_owned(),
+            action,
+            source,
+        })
     }
 
     /// The error of a write for which there is no room, or the error itself if it is another one.
@@ -165,7 +168,9 @@ fn open_trees(directory: &Path, progress: &Progress) -> Result<(Trees, MapConten
     // Nothing is stored before that file exists: without it these files belong to an opening that was killed, or had no room.
     database::prepare(&database, !is_made).map_err(|unprepared| match unprepared {
         Unprepared::Io(error) => failed("deleting unfinished files of sled")(error),
-        Unprepared::Blobs => OpenError::damaged(directory, "sled's directory `blobs` is not empty, and is never synced"),
+        Unprepared::Blobs => {
+            OpenError::damaged(directory, "sled's directory `blobs` is not empty, and is never synced")
+        }
     })?;
 
     let sled = database::open(&database, SLED_CACHE_BYTES).map_err(|error| match error {
