@@ -51,6 +51,10 @@ pub const CERTIFICATE_DAYS: u32 = 365;
 /// Certificates are valid from this long ago: clocks differ.
 const CLOCKS_DIFFER: Duration = Duration::hours(1);
 
+/// The label of a certificate in PEM.
+const CERTIFICATE_LABEL: &str = "CERTIFICATE";
+/// What the labels of private keys in PEM end with: there are several kinds.
+const PRIVATE_KEY_LABEL: &str = "PRIVATE KEY";
 const AUTHORITY: &str = "ca";
 /// The file with the cluster's id, where the authority was made for an earlier one.
 const CLUSTER: &str = "cluster";
@@ -79,6 +83,19 @@ pub enum CertsError {
     /// A name cannot be used.
     #[error("{0}")]
     Name(String),
+    /// A file of another certificate has the name that is wanted. Nothing was changed.
+    #[error(
+        "{} holds {has}, and {wants} would replace it: `NAME-key` is the file of NAME's key and of the certificate of a client \
+         called `NAME-key`; choose another name, or another directory", .file.display()
+    )]
+    Taken {
+        /// The file.
+        file: PathBuf,
+        /// What is in the file.
+        has: &'static str,
+        /// What would be written to the file.
+        wants: &'static str,
+    },
     /// The authority's files cannot be used, or there is a fault in making a certificate.
     #[error("{}: {source}", .file.display())]
     Authority {
@@ -220,7 +237,7 @@ impl Authority {
             let path = entry.map_err(unreadable())?.path();
             let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(prefix));
             let Some(name) = name.and_then(|name| name.strip_suffix(".pem")) else { continue };
-            // A key lies beside its certificate. A client may be called `a-key`: then its own key is `a-key-key`.
+            // A key lies beside its certificate. A client may be called `a-key` if none is called `a`: then its own key is `a-key-key`.
             if path.with_file_name(format!("{prefix}{name}-key.pem")).exists() {
                 found.insert(name.to_owned(), path);
             }
@@ -264,7 +281,8 @@ impl Authority {
         self.make(&format!("node-{id}"), &format!("node/{id}"), &self.earlier, hosts, &usages, days)
     }
 
-    /// Makes the certificate of a client: 1 to 64 letters, digits, `-`, `_`, `.` and `@`. Replaces an earlier one.
+    /// Makes the certificate of a client: 1 to 64 letters, digits, `-`, `_`, `.` and `@`. Replaces an earlier one. Fails if the directory
+    /// has `NAME` and the name is `NAME-key`, or the reverse.
     pub fn client(&self, name: &str, days: u32) -> Result<Files, CertsError> {
         check_client_name(name)?;
         self.make(
@@ -332,6 +350,24 @@ fn valid_for(params: &mut CertificateParams, days: u32) {
     let now = OffsetDateTime::now_utc();
     params.not_before = now - CLOCKS_DIFFER;
     params.not_after = now + Duration::days(days.into());
+}
+
+/// Refuses names of clients that cannot be, or that cannot be in one directory: the key of `ann` and the certificate of `ann-key` have the
+/// same file. For who makes several at once, before the first one is made.
+pub fn check_client_names<S: AsRef<str>>(names: &[S]) -> Result<(), CertsError> {
+    for name in names.iter().map(AsRef::as_ref) {
+        check_client_name(name)?;
+
+        let owner = name.strip_suffix("-key").filter(|owner| names.iter().any(|other| other.as_ref() == *owner));
+        if let Some(owner) = owner {
+            let what = format!(
+                "clients {owner} and {name} cannot be in one directory: client-{name}.pem is the file of {owner}'s key and of {name}'s \
+                 certificate; choose another name, or another directory"
+            );
+            return Err(CertsError::Name(what));
+        }
+    }
+    Ok(())
 }
 
 fn check_client_name(name: &str) -> Result<(), CertsError> {
@@ -409,10 +445,36 @@ impl Files {
         Self { certificate: directory.join(format!("{name}.pem")), key: directory.join(format!("{name}-key.pem")) }
     }
 
+    /// Replaces a certificate by a certificate and a key by a key, and fails before it writes anything if one of the files has the other
+    /// kind: the key of `ann` and the certificate of `ann-key` have the same name. The key would be lost, or would be where its owner gives
+    /// away what he takes for a certificate.
     fn write(&self, certificate: &str, key: &str) -> Result<(), CertsError> {
+        if holds(&self.certificate, PRIVATE_KEY_LABEL)? {
+            return Err(CertsError::Taken {
+                file: self.certificate.clone(),
+                has: "a private key",
+                wants: "a certificate",
+            });
+        }
+        if holds(&self.key, CERTIFICATE_LABEL)? {
+            return Err(CertsError::Taken { file: self.key.clone(), has: "a certificate", wants: "a private key" });
+        }
+
         replace(&self.key, key.as_bytes(), 0o600)?;
         replace(&self.certificate, certificate.as_bytes(), 0o644)
     }
+}
+
+/// Whether there is such a file, with a block of PEM whose label ends with this.
+fn holds(file: &Path, label: &str) -> Result<bool, CertsError> {
+    let content = match fs::read(file) {
+        Ok(content) => content,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(failed("read", file)(error)),
+    };
+    let text = String::from_utf8_lossy(&content);
+    let mut labels = text.lines().filter_map(|line| line.trim().strip_prefix("-----BEGIN ")?.strip_suffix("-----"));
+    Ok(labels.any(|found| found.ends_with(label)))
 }
 
 /// Writes a file beside the old one and renames it, so that a reader never sees half of it.
@@ -484,6 +546,30 @@ mod tests {
         let occupied = first.succeed("shop-4", &at("certs-2")).expect_err("it has an authority");
         assert!(matches!(occupied, CertsError::Exists(_)), "{occupied}");
         assert!(!at("x").exists());
+    }
+
+    #[test]
+    fn a_key_is_never_replaced_by_a_certificate_nor_the_reverse() {
+        for (first, second) in [("b", "b-key"), ("b-key", "b")] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let authority = Authority::create(directory.path(), "shop").expect("it is made");
+            let made = authority.client(first, 1).expect("it is made");
+            let content = |file: &Path| fs::read_to_string(file).expect("it is there");
+            let before = (content(&made.certificate), content(&made.key));
+
+            let refused = authority.client(second, 1).expect_err("the two have a file in common");
+            assert!(matches!(&refused, CertsError::Taken { .. }), "{refused}");
+            assert!(refused.to_string().contains("client-b-key.pem holds"), "{refused}");
+            assert_eq!((content(&made.certificate), content(&made.key)), before, "{second} after {first}");
+            assert_eq!(authority.clients().expect("it can be read"), [first], "nothing was made of {second}");
+
+            let refused = check_client_names(&[first, second]).expect_err("both at once");
+            assert!(refused.to_string().contains("clients b and b-key"), "{refused}");
+
+            // The same client again, and one whose name only begins alike.
+            authority.client(first, 1).expect("a certificate is replaced by a certificate");
+            authority.client("b-keys", 1).expect("it is made");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use rand::TryRngCore as _;
 
 use super::{Exit, Failure, output::print};
-use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files, pack_for_browser};
+use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files, check_client_names, pack_for_browser};
 
 /// The number of days for which the advice lets nodes accept client certificates of the cluster before the restore.
 const CLIENTS_KEPT_DAYS: i64 = 30;
@@ -123,6 +123,7 @@ impl Certs {
         let mut made = String::new();
         match self.what {
             CertsAction::Init { cluster, nodes, clients, common: CertsOptions { dir, days } } => {
+                check_client_names(&clients)?;
                 let authority = Authority::create(&dir, &cluster)?;
                 // Writing to a string does not fail.
                 let _ = writeln!(made, "authority  {}", authority.certificate().display());
@@ -149,12 +150,14 @@ impl Certs {
                     return Err(Failure::new(Exit::Usage, what));
                 }
 
+                let clients = before.clients()?;
+                check_client_names(&clients)?;
                 let authority = before.succeed(&cluster, &into.unwrap_or_else(|| beside(&dir, &cluster)))?;
                 let _ = writeln!(made, "authority  {}", authority.certificate().display());
                 for (id, hosts) in &nodes {
                     say(&mut made, &format!("node {id}"), &authority.node(*id, hosts, days)?);
                 }
-                for name in before.clients()? {
+                for name in clients {
                     say(&mut made, &format!("client {name}"), &authority.client(&name, days)?);
                 }
                 made += &next(&before, &authority);
@@ -243,9 +246,11 @@ impl From<CertsError> for Failure {
     fn from(error: CertsError) -> Self {
         let exit = match &error {
             CertsError::File { source, .. } => Exit::for_path(source),
-            CertsError::Exists(_) | CertsError::Name(_) | CertsError::Authority { .. } | CertsError::Browser { .. } => {
-                Exit::Usage
-            }
+            CertsError::Exists(_)
+            | CertsError::Name(_)
+            | CertsError::Taken { .. }
+            | CertsError::Authority { .. }
+            | CertsError::Browser { .. } => Exit::Usage,
         };
         Self::new(exit, error)
     }
