@@ -5,8 +5,9 @@
 //! * [`Acceptor`]: accepts connections, at the port of clients or at that of peers.
 //! * [`Subject`]: whom a certificate names. `subject` reads it, `files` the files, `verify` decides which certificate counts where.
 //!
-//! Only TLS 1.3, by rustls with *ring*. A certificate counts if one of the authorities in the file `ca` signed it, it has not expired, it
-//! is for that end (its extended key usage), and its subject is what that end must be:
+//! Only TLS 1.3, by rustls with *ring*. A port that asks for certificates resumes no session: each handshake verifies. A certificate counts
+//! if one of the authorities in the file `ca` signed it, it has not expired, it is for that end (its extended key usage), and its subject is
+//! what that end must be:
 //!
 //! | who asks | what the other end must be |
 //! |---|---|
@@ -39,6 +40,7 @@ use rustls::{
     CertificateError, ClientConfig, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
     pki_types::{InvalidDnsNameError, ServerName},
+    server::NoServerSessionStorage,
     sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
@@ -227,6 +229,10 @@ impl Current {
                     let verifier = verifier.map_err(|error| TlsError::new(&files.ca, error))?;
                     let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
 
+                    // A session that is resumed has the certificate of the handshake before, which rustls does not verify again: who has
+                    // connected once would be let in after its certificate has expired.
+                    config.session_storage = Arc::new(NoServerSessionStorage {});
+                    config.send_tls13_tickets = 0;
                     config.alpn_protocols = match port {
                         Port::Peers | Port::Clients => vec![ALPN.to_vec()],
                         Port::EitherHttp => vec![ALPN.to_vec(), ALPN_HTTP.to_vec()],

@@ -187,6 +187,61 @@ async fn an_expired_certificate_is_refused() {
     assert!(told.contains("has expired"), "{told}");
 }
 
+/// One handshake after the other by the same client, which keeps what it needs to resume a session.
+async fn meet_again(node: &Tls, port: Port, client: &Arc<ClientConfig>) -> Result<Option<Subject>, String> {
+    let (near, far) = duplex(64 << 10);
+    let acceptor = Acceptor::new(node.clone(), port).expect("a node\'s certificate");
+    let accepting = async {
+        let (mut stream, subject) = acceptor.accept(far).await.map_err(|error| error.to_string())?;
+        stream.write_all(b"hello").await.map_err(|error| error.to_string())?;
+        stream.shutdown().await.map_err(|error| error.to_string())?;
+        Ok::<_, String>(subject)
+    };
+    let connecting = async {
+        let connector = tokio_rustls::TlsConnector::from(Arc::clone(client));
+        let name = server_name(ADDRESS).expect("a name");
+        // It reads to the end, and so the tickets, if there are some.
+        if let Ok(mut stream) = connector.connect(name, near).await {
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+    };
+    tokio::join!(accepting, connecting).0
+}
+
+#[tokio::test]
+async fn a_client_that_was_known_is_refused_once_its_certificate_has_expired() {
+    let cluster = Cluster::new("shop");
+    let node = cluster.node(1);
+    for port in [Port::Clients, Port::EitherHttp, Port::Console] {
+        let deadline = Instant::now() + Duration::from_secs(30);
+
+        // A certificate for no day expires within the second in which it was made: another one is made until it comes in time.
+        let known = loop {
+            let files = cluster.authority.client("old", 0).expect("a certificate");
+            let old = load(&cluster.authority.certificate(), Some(files));
+            let mut config = old.current().client(Expected::Host, &Arc::default()).expect("a configuration");
+            config.alpn_protocols.clear();
+            let config = Arc::new(config);
+            match meet_again(&node, port, &config).await {
+                Ok(subject) => {
+                    assert_eq!(subject, old.subject());
+                    break config;
+                }
+                Err(_) => assert!(Instant::now() < deadline, "{port:?}: it never comes in time"),
+            }
+        };
+
+        let refused = loop {
+            match meet_again(&node, port, &known).await {
+                Err(refused) => break refused,
+                Ok(_) => assert!(Instant::now() < deadline, "{port:?}: it is let in for ever"),
+            }
+            sleep(Duration::from_millis(50)).await;
+        };
+        assert!(refused.contains("expired"), "{port:?}: {refused}");
+    }
+}
+
 #[tokio::test]
 async fn a_client_goes_to_the_host_that_it_meant() {
     let cluster = Cluster::new("shop");
