@@ -206,6 +206,23 @@ fn a_bad_file_of_tokens_is_refused_without_showing_it() {
     }
 }
 
+#[test]
+fn a_file_that_loses_all_tokens_says_so_in_words() {
+    let token = BearerToken::from_random([7; 32]);
+    let some = Tokens::parse(&token.entry(&who("ann").unwrap())).unwrap();
+    let none = Tokens::parse("").unwrap();
+    for unfinished in ["", "\n", "# tokens of the shop\n"] {
+        let error = some.parse_next(unfinished).unwrap_err();
+        assert!(error.problem.contains("to do that, write `token = []`"), "{unfinished:?}: {error}");
+        assert!(none.parse_next(unfinished).is_ok(), "nothing is lost");
+    }
+
+    let is_known = |tokens: &Tokens| tokens.identity(&TokenHash::from_token(token.reveal())).is_some();
+    assert!(!is_known(&some.parse_next("token = []\n").unwrap()));
+    assert!(!is_known(&some.parse_next(&BearerToken::from_random([8; 32]).entry(&who("ann").unwrap())).unwrap()));
+    assert!(is_known(&none.parse_next(&token.entry(&who("ann").unwrap())).unwrap()));
+}
+
 proptest! {
     #[test]
     fn noise_is_a_problem_or_a_file_never_a_panic(text in "(\\PC|\n){0,200}") {

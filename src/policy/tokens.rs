@@ -29,8 +29,9 @@ pub struct Tokens(Vec<([u8; BYTES], Identity)>);
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawTokenFile {
+    /// Missing in an empty file; `token = []` says that there are none.
     #[serde(default, rename = "token")]
-    tokens: Vec<RawToken>,
+    tokens: Option<Vec<RawToken>>,
 }
 
 #[derive(Deserialize)]
@@ -91,8 +92,25 @@ impl Tokens {
     /// shows a hash.
     pub fn parse(text: &str) -> Result<Self, PolicyFileError> {
         let raw: RawTokenFile = file::parse(text)?;
-        let mut tokens: Vec<([u8; BYTES], Identity)> = Vec::with_capacity(raw.tokens.len());
-        for RawToken { identity, sha256 } in raw.tokens {
+        Self::from_raw(raw.tokens.unwrap_or_default(), text)
+    }
+
+    /// Reads the file again that these tokens are from. Where there are some, a text without any is refused: it is more likely half
+    /// written, as `cp` leaves it for a moment, than meant. A text that says `token = []` is meant.
+    pub fn parse_next(&self, text: &str) -> Result<Self, PolicyFileError> {
+        let raw: RawTokenFile = file::parse(text)?;
+        match raw.tokens {
+            None if !self.0.is_empty() => {
+                let problem = "there is no token, which would withdraw all of them: to do that, write `token = []`";
+                Err(PolicyFileError { line: 1, problem: problem.to_owned() })
+            }
+            tokens => Self::from_raw(tokens.unwrap_or_default(), text),
+        }
+    }
+
+    fn from_raw(raw: Vec<RawToken>, text: &str) -> Result<Self, PolicyFileError> {
+        let mut tokens: Vec<([u8; BYTES], Identity)> = Vec::with_capacity(raw.len());
+        for RawToken { identity, sha256 } in raw {
             let who = Identity::new(identity.as_ref());
             let who = who.map_err(|invalid| PolicyFileError::at(text, &identity.span(), invalid.to_string()))?;
 

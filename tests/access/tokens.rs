@@ -113,3 +113,37 @@ async fn streams_end_when_their_token_is_withdrawn() {
         of_another.message().await.expect("another token is not concerned").expect("it goes on");
     }
 }
+
+/// As a copy leaves the file when it is interrupted, or for a moment: emptied, before it is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_file_withdraws_no_token_and_one_without_tokens_all() {
+    let stage = Stage::new(None).await;
+    let mut watches = Vec::new();
+    for node in 1..=3 {
+        let mut request = from(Some("shop-1"), WatchRequest { prefix: "seats/".to_owned(), after_index: 0 });
+        request.set_timeout(4 * LONG);
+        watches.push(stage.locks(node).await.watch(request).await.expect("allowed").into_inner());
+    }
+
+    fs::write(stage.tokens_file(), "").expect("written");
+    until("all nodes have read it", async || {
+        let refused = "is refused; what was read before stays in force";
+        let has_read = |file| fs::read_to_string(file).is_ok_and(|log: String| log.contains(refused));
+        stage.cluster.nodes().all(|node| has_read(node.log_file())).then_some(())
+    })
+    .await;
+    let good = token("shop-1").reveal().to_owned();
+    for node in 1..=3 {
+        stage.sessions(node).await.open(with_token(Some(&good), open(""))).await.expect("it is known as before");
+    }
+    for watch in &mut watches {
+        for _ in 0..3 {
+            watch.message().await.expect("nothing was withdrawn").expect("it goes on");
+        }
+    }
+
+    fs::write(stage.tokens_file(), "token = []\n").expect("written");
+    for watch in watches {
+        assert_eq!(reason(&end(watch).await), "UNAUTHENTICATED");
+    }
+}

@@ -1,30 +1,30 @@
 //! Identities of callers, and their rights: tokens, the policy, and the limits of identities.
 //!
 //! A node knows a caller by its bearer token or its certificate, and asks the policy before it executes a request. Both come from files,
-//! which are read again every [`REREAD`]. A change that cannot be used is logged with its line, and what was in force stays in force. A
-//! node with a bad file does not start: a node that serves everybody because of a typing error would be worse.
+//! which are read again every [`REREAD`]. A change counts once the file reads the same twice, [`SETTLING`] apart. One that cannot be used is
+//! logged with its line, and what was in force stays in force. A node with a bad file does not start: a node that serves everybody because
+//! of a typing error would be worse.
 //!
 //! * [`guard`] says what each request needs, in one table.
 //! * [`calls`] counts calls per second.
 //! * [`connections`] counts open connections.
+//! * `file` reads a file again.
 //! * [`earlier`] serves clients of the cluster that this one was restored from.
 //!
 //! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, and ends when its token is withdrawn: within
-//! [`REREAD`] at the node that the client is connected to. Each request of a pipeline and each renewal is decided anew. A watch ends once
-//! the policy of the leader no longer allows it.
+//! [`REREAD`] and [`SETTLING`] at the node that the client is connected to. Each request of a pipeline and each renewal is decided anew. A
+//! watch ends once the policy of the leader no longer allows it.
 
 mod calls;
 mod connections;
 pub(crate) mod earlier;
+mod file;
 pub(crate) mod guard;
 
 use std::{
-    fs,
     future::pending,
-    io,
-    path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -37,19 +37,22 @@ use lockkeeper_config::AuthConfig;
 use lockkeeper_environment::Blocking;
 use lockkeeper_machine::Identity;
 use lockkeeper_planted::Planted;
-use lockkeeper_policy::{IdentityLimits, Policy, PolicyFileError, RequestSubject, Right, TokenHash, Tokens};
+use lockkeeper_policy::{IdentityLimits, Policy, RequestSubject, Right, TokenHash, Tokens};
 use lockkeeper_transport::{LogThrottle, Remote, tls::Subject};
 
 use self::{
     calls::Calls,
     connections::{Connections, OpenConnection},
     earlier::EarlierClients,
+    file::{AccessFile, Reread},
 };
 use super::api::{Caller, Error};
 
 /// Interval at which the files are read again. They are small, and comparing their text finds each change, even one within the resolution
 /// of a file's time.
 const REREAD: Duration = Duration::from_secs(1);
+/// A changed file is read once more after this time, and is used if it has not changed further: what is copied over it comes in parts.
+const SETTLING: Duration = Duration::from_millis(200);
 /// The header of a token.
 const AUTHORIZATION: &str = "authorization";
 /// The first part of that header's value.
@@ -76,83 +79,6 @@ pub(crate) struct Access {
     changes: watch::Sender<()>,
 }
 
-/// A file and what it says.
-#[derive(Debug)]
-struct AccessFile<T> {
-    /// The path of the file, if one is configured.
-    file: Option<PathBuf>,
-    key: &'static str,
-    parse: fn(&str) -> Result<T, PolicyFileError>,
-    current: RwLock<Arc<T>>,
-    /// The text that was read last, good or bad: each bad text is logged once.
-    read: Mutex<Result<String, io::ErrorKind>>,
-}
-
-impl<T> AccessFile<T> {
-    /// Fails with the key, the file, the line and the problem.
-    fn open(
-        key: &'static str,
-        file: &Path,
-        parse: fn(&str) -> Result<T, PolicyFileError>,
-    ) -> Result<Option<Self>, String> {
-        if file.as_os_str().is_empty() {
-            return Ok(None);
-        }
-
-        let shown = file.display();
-        let text = fs::read_to_string(file)
-            .map_err(|error| format!("{key}: cannot read {shown}: {error}: name a file that this user can read"))?;
-        let current = parse(&text).map_err(|error| format!("{key}: {shown}, {error}"))?;
-        let current = RwLock::new(Arc::new(current));
-        let read = Mutex::new(Ok(text));
-        Ok(Some(Self { file: Some(file.to_owned()), key, parse, current, read }))
-    }
-
-    fn none(key: &'static str, parse: fn(&str) -> Result<T, PolicyFileError>, nothing: T) -> Self {
-        let current = RwLock::new(Arc::new(nothing));
-        let read = Mutex::new(Ok(String::new()));
-        Self { file: None, key, parse, current, read }
-    }
-
-    fn get(&self) -> Option<Arc<T>> {
-        self.file.as_ref()?;
-        // What is read is replaced whole, so a panic of a writer leaves the value before.
-        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
-    }
-
-    /// Reads the file again. Returns whether something else is in force now; a text that is not usable changes nothing.
-    fn refresh(&self) -> bool {
-        let Some(file) = &self.file else { return false };
-        let text = fs::read_to_string(file).map_err(|error| error.kind());
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if *read == text {
-            return false;
-        }
-
-        let mut has_changed = false;
-        let key = self.key;
-        let shown = file.display();
-        match &text {
-            Err(error) => {
-                tracing::error!(key, file = %shown, %error, "cannot be read again; what was read before stays in force")
-            }
-            Ok(text) => match (self.parse)(text) {
-                Ok(new) => {
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-                    has_changed = true;
-                    tracing::info!(key, file = %shown, "has changed and is in force");
-                }
-                Err(PolicyFileError { line, problem }) => {
-                    tracing::error!(key, file = %shown, line, problem, "is refused; what was read before stays in force");
-                }
-            },
-        }
-
-        *read = text;
-        has_changed
-    }
-}
-
 impl Access {
     /// Reads the files. Fails with a message for the person who starts the node. With TLS, callers without an identity are served only as
     /// far as a policy allows them.
@@ -160,11 +86,8 @@ impl Access {
         let AuthConfig { tokens, policy, anonymous } = config;
         let anonymous = *anonymous && (!has_tls || !policy.as_os_str().is_empty());
 
-        let open_policy = AccessFile::open("auth.policy", policy, Policy::parse)?;
-        let policy = open_policy.unwrap_or_else(|| AccessFile::none("auth.policy", Policy::parse, Policy::default()));
-
-        let open_tokens = AccessFile::open("auth.tokens", tokens, Tokens::parse)?;
-        let tokens = open_tokens.unwrap_or_else(|| AccessFile::none("auth.tokens", Tokens::parse, Tokens::default()));
+        let policy = AccessFile::open("auth.policy", policy)?;
+        let tokens = AccessFile::open("auth.tokens", tokens)?;
 
         Ok(Self {
             anonymous,
@@ -210,20 +133,22 @@ impl Access {
 
     /// Reads the files again and again. Returns at once if none are configured.
     pub(crate) async fn watch_files(self: Arc<Self>, blocking: Blocking) {
-        while self.tokens.file.is_some() || self.policy.file.is_some() {
-            tokio::time::sleep(REREAD).await;
+        let mut pause = REREAD;
+        while self.tokens.is_configured() || self.policy.is_configured() {
+            tokio::time::sleep(pause).await;
             let this = Arc::clone(&self);
 
             // A panic in this task would be a bug in parsing. The next turn tries again, with the text as it is then.
             let read = move || {
-                let tokens = !Planted::TokensReadOnce.is_on() && this.tokens.refresh();
-                let policy = !Planted::PolicyReadOnce.is_on() && this.policy.refresh();
-                if tokens || policy {
+                let tokens = if Planted::TokensReadOnce.is_on() { Reread::Same } else { this.tokens.refresh() };
+                let policy = if Planted::PolicyReadOnce.is_on() { Reread::Same } else { this.policy.refresh() };
+                if [tokens, policy].contains(&Reread::Changed) {
                     this.changes.send_replace(());
                 }
-                Ok(())
+                Ok([tokens, policy].contains(&Reread::Unsettled))
             };
-            let _ = blocking.run(read).await;
+            let is_unsettled = blocking.run(read).await.unwrap_or(false);
+            pause = if is_unsettled { SETTLING } else { REREAD };
         }
     }
 
@@ -258,7 +183,7 @@ impl Access {
 
     /// Whether there are tokens by which callers can show who they are.
     pub(crate) fn has_tokens(&self) -> bool {
-        self.tokens.file.is_some()
+        self.tokens.is_configured()
     }
 
     fn known_identity(&self, token: &TokenHash) -> Option<Identity> {
@@ -396,7 +321,7 @@ impl Access {
 
     /// Whether this node has a policy. Without one, everybody sees all sessions.
     pub(crate) fn has_policy(&self) -> bool {
-        self.policy.file.is_some()
+        self.policy.is_configured()
     }
 
     /// Whether callers without an identity are served.
