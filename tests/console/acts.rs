@@ -42,6 +42,10 @@ const EYES: u8 = 3;
 
 /// A cluster with a policy, and with audit files in this directory.
 async fn guarded(directory: &TempDir, nodes: usize) -> LocalCluster {
+    guarded_by(directory, nodes, POLICY).await
+}
+
+async fn guarded_by(directory: &TempDir, nodes: usize, policy: &str) -> LocalCluster {
     let entry = |name: &str, byte| BearerToken::from_random([byte; 32]).entry(&Identity::new(name).expect("valid"));
     let auth = AuthConfig {
         tokens: directory.path().join("tokens.toml"),
@@ -49,7 +53,7 @@ async fn guarded(directory: &TempDir, nodes: usize) -> LocalCluster {
         ..AuthConfig::default()
     };
     fs::write(&auth.tokens, entry("ops", OPS) + &entry("shop", SHOP) + &entry("eyes", EYES)).expect("written");
-    fs::write(&auth.policy, POLICY).expect("written");
+    fs::write(&auth.policy, policy).expect("written");
 
     let audit = directory.path().join("audit");
     cluster_with(|options| {
@@ -197,6 +201,38 @@ async fn operators_act_with_the_rights_of_the_command_line_and_leave_the_same_li
     let whats: Vec<_> = by_page.iter().map(|line| line["what"].as_str().expect("a text")).collect();
     assert_eq!(whats, ["waiter-removed", "session-ended", "delay-lifted"], "{by_page:?}");
     assert_eq!(by_page[1]["reason"], "its host burned down");
+}
+
+/// A session without an owner is closed by whoever knows its id: all the more the trail must say who that was.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_closes_the_session_of_an_anonymous_caller_is_in_the_trail() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let anonymous = "[[rule]]\nwho = [\"anonymous\"]\nmay = [\"acquire\", \"read\"]\n";
+    let cluster = guarded_by(&directory, 1, &format!("{POLICY}\n{anonymous}")).await;
+    until("the trail begins", async || {
+        let has_lines = cluster.statuses().await.values().any(|status| status.audit_lines > 0);
+        has_lines.then_some(())
+    })
+    .await;
+    let options = SessionOptions { ttl: Duration::from_secs(600), label: "nobody".to_owned() };
+    let stranger = Client::new(&cluster.endpoints().join(",")).expect("valid").open(options).await.expect("a session");
+    let _guard = stranger.acquire("jobs/nightly").no_wait().await.expect("it is free");
+
+    let before = acts_in(&directory).len();
+    let id = stranger.id().to_string();
+    let close = json!({"id": id, "reason": "it holds the nightly job"});
+    let (status, told) = call(&cluster, 1, "close-session", Some(&secret(OPS)), &close).await;
+    assert_eq!((status, &told["closed"]), (200, &json!(id)), "{told}");
+
+    let acts = until("the line", async || Some(acts_in(&directory).split_off(before)).filter(|acts| !acts.is_empty()));
+    let acts = acts.await;
+    assert_eq!((acts.len(), &acts[0]["what"], &acts[0]["by"]), (1, &json!("session-ended"), &json!("ops")), "{acts:?}");
+    assert_eq!(acts[0]["reason"], "it holds the nightly job");
+
+    let files = directory.path().join("audit").join("node-1").to_string_lossy().into_owned();
+    let (code, story, err) = text(&output(&mut lockkeeper(&["audit", "show", "--session", &id, &files])).await);
+    let wanted = "ended by ops: closed, reason: it holds the nightly job";
+    assert!(code == 0 && story.contains(wanted), "{code} {story} {err}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

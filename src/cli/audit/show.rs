@@ -96,7 +96,7 @@ fn what_happened(line: &AuditLine<'_>) -> String {
             format!("{who} opened{owner}{from}, TTL {} ms", line.ttl_ms.unwrap_or_default())
         }
         AuditEvent::OwnerSet => format!("{who} belongs to {}", said(&line.owner).unwrap_or_default()),
-        AuditEvent::SessionEnded => format!("{who} ended{by}{how}"),
+        AuditEvent::SessionEnded => format!("{who} ended{by}{how}{reason}"),
         AuditEvent::Granted => {
             let waited = line.ticket.map(|ticket| format!(" after waiting with ticket {ticket}")).unwrap_or_default();
             format!("{lock} granted, {mode}, token {token}, to {who}{waited}")

@@ -12,7 +12,7 @@ use crate::{
     api::{Caller, Error, requests::*},
     wire::Form,
 };
-use lockkeeper_machine::{Attachment, Command, Identity, Renewal, Reply, SessionId, SessionView};
+use lockkeeper_machine::{Attachment, Command, Identity, Renewal, Reply, SessionId, SessionView, Version};
 use lockkeeper_raft::NoReply;
 use lockkeeper_table::Applied;
 
@@ -64,9 +64,11 @@ impl Serve for SetSessionOwner {
 impl Serve for CloseSession {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionClosed>, Error> {
         let Self { session, reason } = self;
-        // The check lets an administrator pass, so the log says who it was.
-        let for_other = node.owner(session).is_some_and(|owner| owner.is_some() && owner != caller.identity);
-        let by = caller.identity.clone().filter(|_| for_other);
+        // The check lets an administrator pass, and everybody for a session of an anonymous caller, so the trail says who it was. Before
+        // there is a trail, members may not know the field.
+        let is_named = node.replica.versions().cluster() >= Version::AUDITED;
+        let for_other = node.owner(session).is_some_and(|owner| owner != caller.identity);
+        let by = caller.identity.clone().filter(|_| is_named && for_other);
 
         let reply = node.apply(Command::Close { session, by, reason: reason.clone() }).await?;
         let Reply::Closed = reply else { return Err(Error::unexpected(reply)) };
