@@ -512,7 +512,8 @@ fn divided() {
     let files = BTreeMap::from([(PathBuf::from("src/lib.rs"), text.to_owned())]);
     let measures = measure(&files);
     assert_eq!(measures.named_of, ["src/lib.rs: of"]);
-    let measured = [PAIRED_BINDINGS, BOOLEAN_ARMS, SHARED_NAMES, LONGEST, LONGEST_ROW, TELEGRAMS, AVOIDED_WORDS, IS_NO, VERBLESS];
+    let measured =
+        [PAIRED_BINDINGS, BOOLEAN_ARMS, SHARED_NAMES, LONGEST, LONGEST_ROW, TELEGRAMS, AVOIDED_WORDS, IS_NO, VERBLESS];
     assert_eq!(measured.map(|what| measures.number(what)), [2, 2, 1, 8, 3, 2, 1, 1, 1]);
 
     let found: Vec<_> = functions(text).iter().map(|function| (function.line, function.has_blank_line)).collect();
