@@ -1,8 +1,8 @@
 //! Connections by TLS as clients of other products make them: they name no protocol, and only some show a certificate.
 
-use std::{path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
-use lockkeeper::{client::TlsFiles, local::LocalCluster};
+use lockkeeper::{certs::Authority, client::TlsFiles, local::LocalCluster};
 use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsConnector,
@@ -35,6 +35,17 @@ pub(crate) fn with_and_without_certificate(cluster: &LocalCluster) -> (Arc<Clien
 /// A client that trusts this authority and shows no certificate.
 pub(crate) fn without_certificate(authority: &Path) -> Arc<ClientConfig> {
     Arc::new(trusting(authority).with_no_client_auth())
+}
+
+/// Another authority takes the place of the one that has signed all certificates of the cluster. Its nodes read it within seconds, and then
+/// know nobody by a certificate, not even each other.
+pub(crate) fn replace_authority(cluster: &LocalCluster) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let other = Authority::create(directory.path(), &cluster.node(1).config().cluster_id).expect("an authority");
+    let TlsFiles { ca, .. } = cluster.client_files().expect("the cluster has TLS");
+    let beside = ca.with_extension("new");
+    fs::copy(other.certificate(), &beside).expect("copied");
+    fs::rename(beside, ca).expect("renamed");
 }
 
 fn trusting(authority: &Path) -> ConfigBuilder<ClientConfig, WantsClientCert> {

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    RedisReply, RedisStore,
+    RedisIdentity, RedisReply, RedisStore,
     commands::{self, CommandSpec},
     node::RedisNode,
     replies::ReplyQueue,
@@ -86,7 +86,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         stream: T,
         node: Arc<RedisNode<S>>,
         address: SocketAddr,
-        identity: Option<String>,
+        identity: Option<RedisIdentity>,
         budgets: &Budgets,
     ) -> Self {
         let (reader, writer) = split(WriteDeadline::new(stream));

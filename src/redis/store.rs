@@ -38,11 +38,11 @@ impl ClientConnection {
     }
 }
 
-/// An identity that a client has proven by a password.
+/// An identity that a client has proven by a password or a certificate.
 pub struct RedisIdentity {
     /// Its name.
     pub name: String,
-    /// Returns when the password counts no more: the connection is closed then. It may never return.
+    /// Returns when that proof counts no more: the connection is closed then. It may never return.
     pub withdrawn: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 

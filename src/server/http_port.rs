@@ -1,18 +1,18 @@
 //! A port that speaks HTTP/1.1, with TLS or without.
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc};
+use std::{future::Future, io, net::SocketAddr};
 
 use http::Extensions;
 
 use lockkeeper_http1::{ConnectionSource, HttpListen};
 use lockkeeper_transport::{
     Listen, Refusals,
-    tls::{self, Acceptor, PlainOrTls, Subject},
+    tls::{AcceptedStream, Acceptor, ShownCertificate},
 };
 
-/// The subject of a connection's certificate, if it has one. Each request of the connection carries it as an extension.
+/// A connection's certificate, if it has one. Each request of the connection carries it as an extension.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionSubject(pub(crate) Option<Arc<Subject>>);
+pub(crate) struct ConnectionCertificate(pub(crate) Option<ShownCertificate>);
 
 /// A listener that leaves the TLS handshake to the task of the connection, so that a slow handshake delays no other connection.
 pub(crate) struct HttpPort<L> {
@@ -22,7 +22,7 @@ pub(crate) struct HttpPort<L> {
 }
 
 impl<L: Listen> ConnectionSource for HttpPort<L> {
-    type Stream = PlainOrTls<L::Stream>;
+    type Stream = AcceptedStream<L::Stream>;
 
     async fn accept(
         &mut self,
@@ -33,7 +33,7 @@ impl<L: Listen> ConnectionSource for HttpPort<L> {
         let handshake = async move {
             match acceptor {
                 Some(acceptor) => acceptor.accept_any(stream).await,
-                None => Ok(PlainOrTls::Left(stream)),
+                None => Ok(AcceptedStream::plain(stream)),
             }
         };
         Ok((handshake, client))
@@ -47,7 +47,7 @@ impl<L: Listen> ConnectionSource for HttpPort<L> {
 impl<L: Listen> HttpListen for HttpPort<L> {
     fn describe(stream: &Self::Stream) -> Extensions {
         let mut extensions = Extensions::new();
-        extensions.insert(ConnectionSubject(tls::subject(stream).map(Arc::new)));
+        extensions.insert(ConnectionCertificate(stream.certificate().cloned()));
         extensions
     }
 }

@@ -8,7 +8,8 @@
 //!   are refused by [`lockkeeper_raft::network`], which also answers the node's question whether it was removed.
 //!
 //! A stream that a node opened as a member ends with its membership. Otherwise, what it forwards for its clients would go on for as long as
-//! they like.
+//! they like. For the same reason it ends, and further calls are refused, once no authority of this node has signed the certificate any
+//! more. That refusal is one of the connection, which ends, too: a node that has another certificate goes on with another connection.
 //!
 //! Joining means that a node asks for itself. [`may_add`] checks which node it asks for, where the message has been decoded.
 
@@ -32,7 +33,7 @@ use tonic::{
 use tower::Service;
 
 use lockkeeper_raft::Replica;
-use lockkeeper_transport::Remote;
+use lockkeeper_transport::{Remote, tls::WithdrawnCertificate};
 use openraft::async_runtime::WatchReceiver as _;
 
 /// The calls of any node at the clients' port, and at the peers' port of a node that is not a member.
@@ -126,10 +127,13 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let path = request.uri().path();
-        let Some(node) = request.extensions().get::<Remote>().and_then(Remote::node) else {
-            return Either::Left(self.service.call(request));
-        };
+        let remote = request.extensions().get::<Remote>();
+        let shown = remote.and_then(|remote| Some((remote.node()?, remote.certificate.as_ref()?)));
+        let Some((node, certificate)) = shown else { return Either::Left(self.service.call(request)) };
 
+        if let Err(withdrawn) = certificate.check() {
+            return Either::Right(ready(Ok(disconnected(&withdrawn).into_http())).boxed());
+        }
         if let Some(why) = self.port.refuses(node, path) {
             return Either::Right(ready(Ok(refusal(why).into_http())).boxed());
         }
@@ -139,13 +143,21 @@ where
             return Either::Left(self.service.call(request));
         }
 
-        let mut forbidden = self.port.clone().forbids(node, path.to_owned()).boxed();
+        let forbidden = self.port.clone().forbids(node, path.to_owned());
+        let certificate = certificate.clone();
+        let mut forbidden = async move {
+            tokio::select! {
+                why = forbidden => refusal(why),
+                withdrawn = certificate.withdrawn() => disconnected(&withdrawn),
+            }
+        }
+        .boxed();
         let answer = self.service.call(request);
         let answer = async move {
             tokio::select! {
                 biased;
                 answer = answer => answer.map(|answer| answer.map(|body| Body::new(MemberStream { body, forbidden: Some(forbidden) }))),
-                why = &mut forbidden => Ok(refusal(why).into_http()),
+                why = &mut forbidden => Ok(why.into_http()),
             }
         };
         Either::Right(answer.boxed())
@@ -156,11 +168,16 @@ fn refusal(why: String) -> Status {
     Status::permission_denied(why)
 }
 
+/// It is the connection that ends, so the caller may ask again on another one.
+fn disconnected(withdrawn: &WithdrawnCertificate) -> Status {
+    Status::unavailable(format!("{withdrawn}: connect again, with a certificate that counts"))
+}
+
 /// The body of a stream, which ends with the caller's membership.
 struct MemberStream {
     body: Body,
     /// Completes when the caller may no longer make the call, with the reason. It is taken when that has happened.
-    forbidden: Option<BoxFuture<'static, String>>,
+    forbidden: Option<BoxFuture<'static, Status>>,
 }
 
 impl HttpBody for MemberStream {
@@ -172,7 +189,7 @@ impl HttpBody for MemberStream {
         if let Poll::Ready(why) = forbidden.poll_unpin(context) {
             self.forbidden = None;
             let mut trailers = HeaderMap::new();
-            refusal(why).add_header(&mut trailers)?;
+            why.add_header(&mut trailers)?;
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         Pin::new(&mut self.body).poll_frame(context)

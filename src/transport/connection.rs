@@ -13,7 +13,7 @@ use std::{
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::tls::Subject;
+use super::tls::{ShownCertificate, Subject};
 use lockkeeper_accept::ReadState;
 
 /// Bytes of HTTP/2's connection preface, which is constant.
@@ -25,7 +25,7 @@ const FRAME_HEADER_BYTES: usize = 9;
 pub struct Connection<S> {
     stream: S,
     remote: SocketAddr,
-    subject: Option<Arc<Subject>>,
+    certificate: Option<ShownCertificate>,
     /// Dropped with the connection: see [`Remote`].
     token: Arc<ConnectionToken>,
     preface: Preface,
@@ -69,8 +69,8 @@ struct ConnectionToken {
 pub struct Remote {
     /// The address of the other end.
     pub address: SocketAddr,
-    /// Whom the certificate of the other end names, if it showed one.
-    pub subject: Option<Arc<Subject>>,
+    /// The certificate of the other end, if it showed one.
+    pub certificate: Option<ShownCertificate>,
     connection: Weak<ConnectionToken>,
 }
 
@@ -97,7 +97,7 @@ impl Remote {
 
     /// The id of the node that the certificate of the other end names.
     pub fn node(&self) -> Option<u64> {
-        match self.subject.as_deref()? {
+        match self.certificate.as_ref()?.subject() {
             Subject::Node { id, .. } => Some(*id),
             Subject::Client { .. } => None,
         }
@@ -116,17 +116,17 @@ impl Remote {
 
 impl<S> Connection<S> {
     pub(super) fn new(stream: S, remote: SocketAddr, read_state: Arc<ReadState>) -> Self {
-        Self { stream, remote, subject: None, token: Arc::default(), preface: Preface::default(), read_state }
+        Self { stream, remote, certificate: None, token: Arc::default(), preface: Preface::default(), read_state }
     }
 
-    /// The same, with whom the certificate of the other end names.
-    pub(super) fn with_subject(self, subject: Option<Subject>) -> Self {
-        Self { subject: subject.map(Arc::new), ..self }
+    /// The same, with the certificate of the other end.
+    pub(super) fn with_certificate(self, certificate: Option<ShownCertificate>) -> Self {
+        Self { certificate, ..self }
     }
 
     /// The origin of the connection.
     pub fn remote(&self) -> Remote {
-        Remote { address: self.remote, subject: self.subject.clone(), connection: Arc::downgrade(&self.token) }
+        Remote { address: self.remote, certificate: self.certificate.clone(), connection: Arc::downgrade(&self.token) }
     }
 }
 

@@ -11,6 +11,7 @@
 //! | another connection needs its slot ([`Slots`]) | at once | GOAWAY, closed |
 //! | its client of HTTP/1.1 does not read | [`UNREAD_TIMEOUT`](lockkeeper_accept::UNREAD_TIMEOUT) | closed |
 //! | it was refused since no slot was free | its calls are refused | GOAWAY |
+//! | its certificate counts no more ([`ShownCertificate`]) | at once | GOAWAY; closed after [`CLOSING_TIMEOUT`], also with open calls |
 //! | the node stops | its calls are answered | GOAWAY |
 //!
 //! GOAWAY lets open calls end, and tells a client that it did nothing wrong: gRPC libraries connect again with the next call. A
@@ -19,7 +20,7 @@
 use std::{
     convert::Infallible,
     error::Error,
-    future::Future,
+    future::{Future, pending},
     io,
     net::SocketAddr,
     pin::{Pin, pin},
@@ -50,16 +51,16 @@ use super::{
     Listen,
     authority::WithoutScheme,
     calls::CallHandler,
-    connection::Connection,
+    connection::{Connection, Remote},
     plain::{self, Rewound},
     settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
-    tls::{Acceptor, ServerStream},
+    tls::{Acceptor, ServerStream, ShownCertificate, WithdrawnCertificate},
 };
 use lockkeeper_accept::{ArrivingBytes, LogThrottle, ReadState, Slot, SlotGuard, Slots, TaskOrder, WriteDeadline};
 
 /// Serves connections until `stopping`, and then the calls under way. Never fails: an error of one connection does not affect others.
 ///
-/// With an `acceptor` all connections use TLS; each call carries whom the certificate of its connection names ([`Remote`](super::Remote)).
+/// With an `acceptor` all connections use TLS; each call carries the certificate of its connection ([`Remote`](super::Remote)).
 /// Dropping the future closes all connections.
 pub async fn serve<L, V>(
     mut listener: L,
@@ -152,9 +153,9 @@ async fn connection<S, V>(
     V::Future: Send,
 {
     let slot = &slot_guard.0;
-    let remote = connection.remote().address;
+    let remote = connection.remote();
     let without_message = Arc::new(Semaphore::new(without_message_max));
-    let calls = CallHandler { slot: Arc::clone(slot), remote: connection.remote(), without_message, arriving, service };
+    let calls = CallHandler { slot: Arc::clone(slot), remote: remote.clone(), without_message, arriving, service };
     let answers = service_fn(move |request| calls.clone().answer(request));
 
     let Some(http1) = http1 else {
@@ -217,9 +218,11 @@ where
     }
 }
 
-async fn to_its_end(served: impl Served, slot: &Slot, remote: SocketAddr, stopping: CancellationToken) {
+async fn to_its_end(served: impl Served, slot: &Slot, remote: Remote, stopping: CancellationToken) {
+    let Remote { address: remote, certificate, .. } = remote;
     let mut served = pin!(served);
-    let mut deadlines = ConnectionDeadlines { accepted_at: Instant::now(), goaway_at: None };
+    let mut withdrawn = pin!(withdrawn(certificate));
+    let mut deadlines = ConnectionDeadlines { accepted_at: Instant::now(), goaway_at: None, closed_at: None };
     loop {
         let closing = tokio::select! {
             biased;
@@ -235,6 +238,11 @@ async fn to_its_end(served: impl Served, slot: &Slot, remote: SocketAddr, stoppi
                 TaskOrder::Finish => Closing::Gracefully,
                 TaskOrder::GiveWay => Closing::Now,
             },
+            why = &mut withdrawn, if deadlines.closed_at.is_none() => {
+                tracing::info!(%remote, "a connection ends: {why}");
+                deadlines.closed_at = Some(Instant::now() + CLOSING_TIMEOUT);
+                if deadlines.goaway_at.is_none() { Closing::Gracefully } else { Closing::NotYet }
+            }
             () = sleep_until(deadlines.next_check(slot)) => deadlines.check(slot),
         };
 
@@ -253,6 +261,14 @@ async fn to_its_end(served: impl Served, slot: &Slot, remote: SocketAddr, stoppi
                 return;
             }
         }
+    }
+}
+
+/// Returns once a certificate counts no more. Never returns without one.
+async fn withdrawn(certificate: Option<ShownCertificate>) -> WithdrawnCertificate {
+    match certificate {
+        Some(certificate) => certificate.withdrawn().await,
+        None => pending().await,
     }
 }
 
@@ -306,8 +322,8 @@ impl Handshakes {
         };
 
         match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok((stream, subject)) => {
-                Some(Connection::new(stream, remote, Arc::clone(&slot.read_state)).with_subject(subject))
+            Ok((stream, certificate)) => {
+                Some(Connection::new(stream, remote, Arc::clone(&slot.read_state)).with_certificate(certificate))
             }
             Err(error) => {
                 // Counted, and logged now and then: any client can cause as many of these as it likes.
@@ -339,11 +355,19 @@ enum Closing {
 struct ConnectionDeadlines {
     accepted_at: Instant,
     goaway_at: Option<Instant>,
+    /// When it is closed whatever is open, since its certificate counts no more.
+    closed_at: Option<Instant>,
 }
 
 impl ConnectionDeadlines {
-    /// When to check the connection again: at its deadline, or a whole period from now while calls are open.
+    /// When to check the connection again.
     fn next_check(&self, slot: &Slot) -> Instant {
+        let idle = self.next_idle_check(slot);
+        self.closed_at.map_or(idle, |closed| closed.min(idle))
+    }
+
+    /// At its deadline, or a whole period from now while calls are open.
+    fn next_idle_check(&self, slot: &Slot) -> Instant {
         let from = |idle: Instant| if slot.open_calls() > 0 { Instant::now() } else { idle };
         match self.goaway_at {
             Some(told) => from(slot.idle_since().max(told)) + CLOSING_TIMEOUT,

@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ZookeeperStore,
+    ZookeeperIdentity, ZookeeperStore,
     node::ZookeeperNode,
     session::{ClientSession, ClosingReason, Greeting, greet},
     wire::{ConnectAnswer, ConnectRequest, FrameReader, Opcode},
@@ -62,8 +62,8 @@ pub(crate) struct ZookeeperConnection<T, S> {
     /// What all connections share.
     node: Arc<ZookeeperNode<S>>,
     address: SocketAddr,
-    /// What the client's certificate proves.
-    identity: Option<String>,
+    /// What the client's certificate proves, until its session has it.
+    identity: Option<ZookeeperIdentity>,
     /// Bytes that were read from the socket and not from here.
     input: BytesMut,
     /// Writes that have arrived, and could not be under way beside those before them.
@@ -86,7 +86,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         stream: T,
         node: Arc<ZookeeperNode<S>>,
         address: SocketAddr,
-        identity: Option<String>,
+        identity: Option<ZookeeperIdentity>,
         budgets: &ByteBudgets,
     ) -> Self {
         let (reader, writer) = split(WriteDeadline::new(stream));
@@ -184,9 +184,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         let _call = slot.call().map_err(|_| ClosingReason::AtOnce)?;
 
         self.node.stats.received.fetch_add(1, Relaxed);
-        let greeting = greet(&self.node, self.address, self.identity.clone(), &request).await;
+        let identity = self.identity.as_ref().map(|proof| proof.identity.clone());
+        let greeting = greet(&self.node, self.address, identity, &request).await;
         match greeting {
-            Ok(Greeting::Session(session, answer)) => {
+            Ok(Greeting::Session(mut session, answer)) => {
+                if let Some(proof) = self.identity.take() {
+                    session.note_proof(proof);
+                }
                 answer.put_frame(request.has_read_only, &mut self.out);
                 self.node.stats.sent.fetch_add(1, Relaxed);
                 Ok(*session)

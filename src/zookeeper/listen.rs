@@ -3,10 +3,12 @@
 use lockkeeper_accept::ConnectionSource;
 use tokio::net::TcpListener;
 
+use crate::ZookeeperIdentity;
+
 /// Accepts connections of this protocol.
 pub trait ZookeeperListener: ConnectionSource {
     /// The identity that the client's certificate proves. Without one, the client may prove one by a digest.
-    fn identity(_stream: &Self::Stream) -> Option<String> {
+    fn identity(_stream: &Self::Stream) -> Option<ZookeeperIdentity> {
         None
     }
 }

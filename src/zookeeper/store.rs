@@ -316,11 +316,11 @@ pub enum ZookeeperStoreError {
     Unknown(String),
 }
 
-/// An identity that a client has proven by a user and a password.
+/// An identity that a client has proven, by a user and a password or by a certificate.
 pub struct ZookeeperIdentity {
     /// Its name.
     pub name: String,
-    /// Returns when the password counts no more: the connection is closed then. It may never return.
+    /// Returns when the proof counts no more: the connection is closed then. It may never return.
     pub withdrawn: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 

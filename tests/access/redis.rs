@@ -10,7 +10,7 @@ use tokio::{
 
 use super::stage::{Stage, narrowest_policy, token, tokens};
 use crate::{
-    encrypted::{encrypted, with_and_without_certificate},
+    encrypted::{encrypted, replace_authority, with_and_without_certificate},
     redis::{Connection, LONG, RELEASE, Reply, ok, text_of},
     support::until,
 };
@@ -166,6 +166,44 @@ async fn connections_are_counted_for_their_identity() {
     until("the end of the first one", async || (authenticate(&mut second, "shop-limited").await == ok()).then_some(()))
         .await;
     connect(&address, "shop-1").await;
+}
+
+/// The certificate is no further asked for, but what it proves ends with its authority: also a connection that waits, or only listens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_end_when_the_authority_of_their_certificate_is_gone() {
+    let stage = Stage::with(Some(&narrowest_policy(PREFIX)), |options| {
+        options.tls = true;
+        options.redis = true;
+    })
+    .await;
+    let (own, none) = with_and_without_certificate(&stage.cluster);
+    let mut concerned = Vec::new();
+    let mut others = Vec::new();
+    for address in stage.cluster.redis_endpoints() {
+        let certified = async || encrypted(&address, &own).await.map(Connection::over);
+        until("the port serves", async || {
+            let set = certified().await?.call(&["SET", "ready", &address, "PX", "60000"]).await?;
+            (set == ok()).then_some(())
+        })
+        .await;
+        concerned.push(certified().await.expect("it listens"));
+        let mut waits = certified().await.expect("it listens");
+        waits.send(&["BLPOP", "queue", "0"]).await.expect("it is open");
+        concerned.push(waits);
+
+        let mut other = Connection::over(encrypted(&address, &none).await.expect("it listens"));
+        assert_eq!(authenticate(&mut other, "shop-1").await, ok());
+        others.push(other);
+    }
+
+    replace_authority(&stage.cluster);
+    for mut connection in concerned {
+        let end = timeout(LONG, connection.read()).await.expect("it ends");
+        assert_eq!(end, None);
+    }
+    for mut other in others {
+        assert_eq!(other.ask(&["PING"]).await, Reply::Status("PONG".to_owned()), "a token is not concerned");
+    }
 }
 
 /// With TLS: a certificate is an identity, and a token is one for a client without.

@@ -13,7 +13,7 @@ use lockkeeper::{machine::Versions, proto::v1::ListSessionsRequest};
 
 use super::stage::{Stage, from, narrowest_policy, token, tokens};
 use crate::{
-    encrypted::{encrypted, with_and_without_certificate},
+    encrypted::{encrypted, replace_authority, with_and_without_certificate},
     support::{LONG, until},
     zookeeper::{JuteAcl, JuteAnswer, JuteConnection, JuteRequest, JuteSession, JuteWire},
 };
@@ -323,6 +323,33 @@ async fn with_tls_a_certificate_or_a_token_proves_who_it_is() {
         let mut answer = Vec::new();
         let _ = timeout(LONG, plain.read_to_end(&mut answer)).await.expect("it ends");
         assert!(!answer.starts_with(b"imok"), "{answer:?}");
+    }
+}
+
+/// The certificate is no further asked for, but what it proves ends with its authority: also a connection that only listens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_end_when_the_authority_of_their_certificate_is_gone() {
+    let stage = Stage::with(Some(&narrowest_policy(PREFIX)), |options| {
+        options.tls = true;
+        options.zookeeper = true;
+    })
+    .await;
+    let (own, none) = with_and_without_certificate(&stage.cluster);
+    let mut concerned = Vec::new();
+    let mut others = Vec::new();
+    for address in &stage.cluster.zookeeper_endpoints() {
+        concerned.push(until("the port serves", async || connect_encrypted(address, &own).await).await);
+        let mut other = connect_encrypted(address, &none).await.expect("it listens");
+        assert!(authenticate(&mut other, "shop-1").await);
+        others.push(other);
+    }
+
+    replace_authority(&stage.cluster);
+    for connection in &mut concerned {
+        assert_eq!(connection.receive().await, None, "it ends, though it only listens");
+    }
+    for other in &mut others {
+        assert!(other.ask(&JuteRequest::WhoAmI).await.is_ok(), "a token is not concerned");
     }
 }
 

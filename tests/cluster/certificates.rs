@@ -1,6 +1,6 @@
 //! TLS between all, and what a stranger gets from either port.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use lockkeeper::{
     certs::{Authority, CERTIFICATE_DAYS, Files},
@@ -261,6 +261,110 @@ async fn end_of<T>(stream: &mut tonic::Streaming<T>) -> Status {
         }
     };
     tokio::time::timeout(LONG, end).await.expect("it ends")
+}
+
+/// The file of authorities that all nodes of a cluster on this machine read.
+fn write_authorities(cluster: &LocalCluster, authorities: &[&[u8]]) {
+    let file = cluster.path().join("certs").join("ca.pem");
+    let beside = file.with_extension("new");
+    fs::write(&beside, authorities.concat()).expect("written");
+    fs::rename(beside, file).expect("renamed");
+}
+
+/// A channel to a node's port of clients with this certificate.
+fn channel_with(cluster: &LocalCluster, node: u64, tls: &Tls) -> Channel {
+    channel(TlsConnector::for_client(TcpConnector, tls.clone()), &cluster.node(node).config().client_listen)
+}
+
+/// The way that the documentation shows, as it meets the one client that has got no new certificate.
+#[tokio::test]
+async fn what_an_authority_has_signed_ends_with_it_also_on_open_connections() {
+    let cluster = cluster_with(|options| (options.tls, options.nodes) = (true, Some(1))).await;
+    let (_directory, new) = other_authority(&cluster);
+    let old = authority(&cluster);
+    let [before, after] = [&old, &new].map(|authority| fs::read(authority.certificate()).expect("it is there"));
+    let ann = tls(&old, Some(old.client("ann", 1).expect("a certificate")));
+    let bob = new.client("bob", 1).expect("a certificate");
+    let bob = TlsFiles { ca: old.certificate(), own: Some((bob.certificate, bob.key)) };
+    let bob = Tls::load(bob).expect("files in order");
+
+    let watch = async |channel: &Channel| LocksClient::new(channel.clone()).watch(WatchRequest::default()).await;
+    let get = async |channel: &Channel| {
+        let request = GetRequest { name: "a".to_owned(), ..GetRequest::default() };
+        LocksClient::new(channel.clone()).get(request).await
+    };
+    let at_ann = channel_with(&cluster, 1, &ann);
+    let mut of_ann = watch(&at_ann).await.expect("its authority is trusted").into_inner();
+    write_authorities(&cluster, &[&before, &after]);
+    let (at_bob, mut of_bob) = until("the new authority is trusted, too", async || {
+        let channel = channel_with(&cluster, 1, &bob);
+        let watch = watch(&channel).await.ok()?.into_inner();
+        Some((channel, watch))
+    })
+    .await;
+    for _ in 0..3 {
+        of_ann.message().await.expect("it goes on").expect("it goes on");
+    }
+    get(&at_ann).await.expect("it goes on");
+
+    write_authorities(&cluster, &[&after]);
+    let end = end_of(&mut of_ann).await;
+    assert_eq!(end.code(), Code::Unavailable, "{end:?}");
+    assert!(end.message().contains("by no authority that this node still trusts: connect again"), "{end:?}");
+    get(&at_ann).await.expect_err("neither on this connection nor on a new one");
+    get(&at_bob).await.expect("the other one is not concerned");
+    for _ in 0..3 {
+        of_bob.message().await.expect("it goes on").expect("it goes on");
+    }
+}
+
+/// Nodes read the files while they hold connections of the old authority: these end, and others take their place.
+#[tokio::test]
+async fn a_cluster_serves_while_its_authority_is_replaced_and_then_knows_no_node_of_the_old_one() {
+    let cluster = secure_cluster().await;
+    let (_directory, new) = other_authority(&cluster);
+    let old = authority(&cluster);
+    let [before, after] = [&old, &new].map(|authority| fs::read(authority.certificate()).expect("it is there"));
+    let leading = leader(&cluster).await;
+    let stolen = tls(&old, Some(old.node(leading % 3 + 1, &hosts(), 1).expect("a certificate")));
+
+    write_authorities(&cluster, &[&before, &after]);
+    let made: Vec<_> = (1..=3).map(|node| new.node(node, &hosts(), 30).expect("a certificate")).collect();
+    for files in made.into_iter().chain([new.client("local", 30).expect("a certificate")]) {
+        for file in [files.key, files.certificate] {
+            let name = file.file_name().expect("a name").to_owned();
+            fs::copy(&file, cluster.path().join("certs").join(name)).expect("copied");
+        }
+    }
+    until("the new certificates of all nodes", async || {
+        let statuses = cluster.statuses().await;
+        let is_new = |left: Option<i64>| left.is_some_and(|left| left < 31 * 86_400);
+        (statuses.len() == 3 && statuses.values().all(|status| is_new(status.certificate_seconds_left))).then_some(())
+    })
+    .await;
+
+    // A stream that was opened by who has the old key of a member.
+    let address = cluster.node(leading).config().peer_listen.clone();
+    let at_peers = channel(TlsConnector::for_client(TcpConnector, stolen), &address);
+    let mut of_member =
+        until("a watch", async || LocksClient::new(at_peers.clone()).watch(WatchRequest::default()).await.ok())
+            .await
+            .into_inner();
+    let client = client(&cluster);
+    let session = long_session(&client).await;
+    let held = session.acquire("held").await.expect("free");
+
+    write_authorities(&cluster, &[&after]);
+    let end = end_of(&mut of_member).await;
+    assert_eq!(end.code(), Code::Unavailable, "{end:?}");
+    let request = GetRequest { name: "a".to_owned(), ..GetRequest::default() };
+    LocksClient::new(at_peers).get(request).await.expect_err("nor on a new connection");
+
+    until("grants by nodes that have met anew", async || {
+        session.acquire("turn").wait_at_most(Duration::from_secs(5)).await.ok()?.release().await.ok()
+    })
+    .await;
+    assert!(client.check("held", held.token()).await.expect("it serves").held, "nobody lost anything");
 }
 
 /// A certificate of the authority for a node that was never added, or is not yet.

@@ -1,13 +1,8 @@
 //! Who the client is, and how it speaks: AUTH and HELLO.
 
-use std::sync::Arc;
-
-use tokio_util::task::AbortOnDropHandle;
-
 use super::{RedisSession, answer::reply_to_one};
 use crate::{
-    RedisIdentity, RedisReply, RedisStore, RedisStoreError, commands::Arguments, number::parse_integer, resp::Protocol,
-    view::Stop,
+    RedisReply, RedisStore, RedisStoreError, commands::Arguments, number::parse_integer, resp::Protocol, view::Stop,
 };
 
 /// The version that clients are told: with a later one, they send commands that Redis 7.0 does not have.
@@ -48,17 +43,7 @@ impl<S: RedisStore> RedisSession<S> {
         let connection = &self.connection;
         let proven = user.map(|user| self.node.store().authenticate(user, password, connection)).transpose();
         let proven = proven.map_err(too_many_connections)?.flatten();
-        let RedisIdentity { name, withdrawn } = proven.ok_or_else(|| Stop::refused(WRONG_PASSWORD))?;
-
-        let client = Arc::clone(self.client());
-        client.tell(|told| told.identity = Some(name.clone()));
-        self.identity = Some(name);
-        // A blocking command ends, too: a client whose password is revoked must not take further items or receive messages.
-        let watched = async move {
-            withdrawn.await;
-            client.kill.cancel();
-        };
-        self.proof = Some(AbortOnDropHandle::new(tokio::spawn(watched)));
+        self.note_proof(proven.ok_or_else(|| Stop::refused(WRONG_PASSWORD))?);
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    ClientConnection, RedisCaller, RedisReply, RedisStore, RedisStoreError,
+    ClientConnection, RedisCaller, RedisIdentity, RedisReply, RedisStore, RedisStoreError,
     clients::{ClientGuard, ListedClient},
     commands::{self, Arguments, CommandRunner, CommandSpec, Flag},
     fast::RepeatedClaim,
@@ -62,7 +62,7 @@ pub(crate) struct RedisSession<S> {
     identity: Option<String>,
     /// The connection, as the store counts it.
     connection: ClientConnection,
-    /// Closes the connection when the password counts no more by which the client has proven that.
+    /// Closes the connection when the password or the certificate counts no more by which the client has proven that.
     proof: Option<AbortOnDropHandle<()>>,
     /// The transaction that is being queued.
     transaction: Option<QueuedTransaction>,
@@ -85,21 +85,39 @@ enum RequestPlan {
 
 impl<S: RedisStore> RedisSession<S> {
     /// Begins the conversation with a client. `identity` is what its certificate proves.
-    pub(crate) fn new(node: Arc<RedisNode<S>>, address: SocketAddr, identity: Option<String>) -> Self {
-        let guard = node.clients.enter(address, identity.clone());
-        Self {
+    pub(crate) fn new(node: Arc<RedisNode<S>>, address: SocketAddr, identity: Option<RedisIdentity>) -> Self {
+        let guard = node.clients.enter(address, identity.as_ref().map(|proven| proven.name.clone()));
+        let mut session = Self {
             node,
             guard,
             address,
             protocol: Protocol::default(),
             database: 0,
-            identity,
+            identity: None,
             connection: ClientConnection::default(),
             proof: None,
             transaction: None,
             watched: Vec::new(),
             subscriptions: None,
+        };
+        if let Some(proven) = identity {
+            session.note_proof(proven);
         }
+        session
+    }
+
+    /// The client is this one, until the proof counts no more. A command that waits ends then, too: whoever has lost its proof must not go
+    /// on to take items, or to hear of messages.
+    fn note_proof(&mut self, RedisIdentity { name, withdrawn }: RedisIdentity) {
+        let client = Arc::clone(self.client());
+        client.tell(|told| told.identity = Some(name.clone()));
+        self.identity = Some(name);
+
+        let watched = async move {
+            withdrawn.await;
+            client.kill.cancel();
+        };
+        self.proof = Some(AbortOnDropHandle::new(tokio::spawn(watched)));
     }
 
     /// The connection, as others see it.

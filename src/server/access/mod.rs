@@ -12,8 +12,9 @@
 //! * [`earlier`] serves clients of the cluster that this one was restored from.
 //!
 //! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, and ends when its token is withdrawn: within
-//! [`REREAD`] and [`SETTLING`] at the node that the client is connected to. Each request of a pipeline and each renewal is decided anew. A
-//! watch ends once the policy of the leader no longer allows it.
+//! [`REREAD`] and [`SETTLING`] at the node that the client is connected to. So it does when its certificate expires, or no authority of this
+//! node has signed it any more ([`lockkeeper_transport::tls`]); there its connection ends, too. Each request of a pipeline and each renewal
+//! is decided anew. A watch ends once the policy of the leader no longer allows it.
 
 mod calls;
 mod connections;
@@ -38,7 +39,10 @@ use lockkeeper_environment::Blocking;
 use lockkeeper_machine::Identity;
 use lockkeeper_planted::Planted;
 use lockkeeper_policy::{IdentityLimits, Policy, RequestSubject, Right, TokenHash, Tokens};
-use lockkeeper_transport::{LogThrottle, Remote, tls::Subject};
+use lockkeeper_transport::{
+    LogThrottle, Remote,
+    tls::{ShownCertificate, Subject, WithdrawnCertificate},
+};
 
 use self::{
     calls::Calls,
@@ -115,9 +119,15 @@ impl Access {
     }
 
     /// The identity of a client's certificate, and whether it is one of the earlier cluster. No identity: there is no certificate, or it is
-    /// a node's.
-    pub(crate) fn certificate_identity(&self, subject: Option<&Subject>) -> Result<(Option<Identity>, bool), Error> {
-        let Some(Subject::Client { cluster, name }) = subject else { return Ok((None, false)) };
+    /// a node's. Fails if the certificate counts no more.
+    pub(crate) fn certificate_identity(
+        &self,
+        certificate: Option<&ShownCertificate>,
+    ) -> Result<(Option<Identity>, bool), Error> {
+        let Some(certificate) = certificate else { return Ok((None, false)) };
+        let Subject::Client { cluster, name } = certificate.subject() else { return Ok((None, false)) };
+        self.check_certificate(certificate)?;
+
         let invalid = |why| Error::unauthenticated(format!("the name in the certificate cannot be an identity: {why}"));
         let identity = Identity::new(name).map_err(invalid)?;
 
@@ -129,6 +139,16 @@ impl Access {
             return Err(error);
         }
         Ok((Some(identity), earlier.is_some()))
+    }
+
+    fn check_certificate(&self, certificate: &ShownCertificate) -> Result<(), Error> {
+        certificate.check().map_err(|withdrawn| self.withdrawn_certificate(&withdrawn))
+    }
+
+    /// Counts a refusal of a certificate that counts no more. A good one of the same client is let in, so the client is to come again.
+    fn withdrawn_certificate(&self, withdrawn: &WithdrawnCertificate) -> Error {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        Error::certificate_withdrawn(withdrawn)
     }
 
     /// Reads the files again and again. Returns at once if none are configured.
@@ -190,14 +210,11 @@ impl Access {
         self.tokens.get()?.identity(token).cloned()
     }
 
-    /// Returns once the token by which the caller opened a stream is not its own any more, or its certificate counts no more as one of the
-    /// earlier cluster. Never returns for other callers.
+    /// Returns once the token by which the caller opened a stream is not its own any more, or its certificate counts no more, by itself or
+    /// as one of the earlier cluster. Never returns for other callers.
     pub(crate) async fn withdrawn(self: Arc<Self>, caller: Caller) -> Error {
-        if let Some(earlier) = self.earlier.as_ref().filter(|_| caller.is_of_earlier) {
-            return earlier.over(caller.identity.as_ref()).await;
-        }
+        let Some(token) = caller.token else { return self.certificate_over(&caller).await };
         let mut changes = self.changes.subscribe();
-        let Some(token) = caller.token else { return pending().await };
         while self.known_identity(&token) == caller.identity {
             if changes.changed().await.is_err() {
                 return pending().await;
@@ -206,6 +223,25 @@ impl Access {
 
         self.denied.fetch_add(1, Ordering::Relaxed);
         Error::unauthenticated("the bearer token that opened this stream was withdrawn: open it again with another one")
+    }
+
+    async fn certificate_over(&self, caller: &Caller) -> Error {
+        let end_of_earlier = async {
+            match self.earlier.as_ref().filter(|_| caller.is_of_earlier) {
+                Some(earlier) => earlier.over(caller.identity.as_ref()).await,
+                None => pending().await,
+            }
+        };
+        let withdrawal = async {
+            match &caller.certificate {
+                Some(certificate) => certificate.withdrawn().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            error = end_of_earlier => error,
+            withdrawn = withdrawal => self.withdrawn_certificate(&withdrawn),
+        }
     }
 
     /// Refuses an anonymous caller if the node serves none.
@@ -223,6 +259,9 @@ impl Access {
     pub(crate) fn count_call(&self, caller: &Caller) -> Result<(), Error> {
         if let Some(earlier) = self.earlier.as_ref().filter(|_| caller.is_of_earlier) {
             earlier.check(caller.identity.as_ref())?;
+        }
+        if let Some(certificate) = &caller.certificate {
+            self.check_certificate(certificate)?;
         }
         let Some((who, per_second)) =
             caller.identity.as_ref().and_then(|who| Some((who, self.limits(who).calls_per_second?)))

@@ -9,15 +9,16 @@ use std::{
     task::{Context, Poll},
 };
 
+use futures::{FutureExt as _, future::BoxFuture};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use lockkeeper_accept::{ConnectionSource, Refusals};
 use lockkeeper_transport::{
     Listen, pass_writes,
-    tls::{self, Acceptor, PlainOrTls},
+    tls::{AcceptedStream, Acceptor},
 };
 
-use crate::access::Access;
+use crate::{access::Access, api::Caller};
 
 /// A listener that leaves the TLS handshake to the task of the connection.
 pub(super) struct CertifiedPort<L> {
@@ -29,14 +30,19 @@ pub(super) struct CertifiedPort<L> {
 
 /// A connection, and the identity that its certificate proves.
 pub(super) struct CertifiedStream<S> {
-    stream: PlainOrTls<S>,
-    identity: Option<String>,
+    stream: AcceptedStream<S>,
+    access: Arc<Access>,
+    /// Whom the certificate proves.
+    caller: Caller,
 }
 
 impl<S> CertifiedStream<S> {
-    /// The identity. A certificate of an earlier cluster proves none.
-    pub(super) fn identity(&self) -> Option<&str> {
-        self.identity.as_deref()
+    /// The identity, and what returns once the certificate counts no more: the connection has to be closed then. A certificate of an
+    /// earlier cluster proves none.
+    pub(super) fn proven(&self) -> Option<(String, BoxFuture<'static, ()>)> {
+        let name = self.caller.identity.as_ref()?.as_str().to_owned();
+        let withdrawn = Arc::clone(&self.access).withdrawn(self.caller.clone());
+        Some((name, withdrawn.map(drop).boxed()))
     }
 }
 
@@ -53,13 +59,15 @@ impl<L: Listen> ConnectionSource for CertifiedPort<L> {
         let handshake = async move {
             let stream = match acceptor {
                 Some(acceptor) => acceptor.accept_any(stream).await?,
-                None => PlainOrTls::Left(stream),
+                None => AcceptedStream::plain(stream),
             };
-            let identity = access.certificate_identity(tls::subject(&stream).as_ref());
+
+            let identity = access.certificate_identity(stream.certificate());
             // A certificate of an earlier cluster proves nothing here.
             let (identity, is_of_earlier) = identity.map_err(|error| io::Error::other(error.message))?;
-            let identity = identity.filter(|_| !is_of_earlier).map(|identity| identity.as_str().to_owned());
-            Ok(CertifiedStream { stream, identity })
+            let identity = identity.filter(|_| !is_of_earlier);
+            let certificate = stream.certificate().filter(|_| identity.is_some()).cloned();
+            Ok(CertifiedStream { stream, access, caller: Caller { identity, certificate, ..Caller::default() } })
         };
         Ok((handshake, client))
     }

@@ -158,27 +158,25 @@ impl EtcdStore for EtcdKeyspace {
     fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Caller, EtcdStoreError> {
         let access = self.client.service().access();
         let remote = extensions.get::<Remote>();
-        let (identity, token, is_of_earlier) = match token(headers) {
+        let shown = match token(headers) {
             Some(token) => {
                 let (identity, token) = access.token(token).map_err(|_| EtcdStoreError::UnknownToken)?;
-                (Some(identity), Some(token), false)
+                Caller { identity: Some(identity), token: Some(token), ..Caller::default() }
             }
             None => {
-                let subject = remote.and_then(|remote| remote.subject.as_deref());
-                // The message says which certificate is wanted; etcd's own errors of this kind say nothing.
-                let refused = |error: Error| EtcdStoreError::Other(error.message.to_string());
-                let (identity, is_of_earlier) = access.certificate_identity(subject).map_err(refused)?;
-                (identity, None, is_of_earlier)
+                let certificate = remote.and_then(|remote| remote.certificate.as_ref());
+                let (identity, is_of_earlier) = access.certificate_identity(certificate).map_err(unproven)?;
+                Caller { identity, certificate: certificate.cloned(), is_of_earlier, ..Caller::default() }
             }
         };
 
-        if let (Some(who), Some(remote)) = (&identity, remote) {
+        if let (Some(who), Some(remote)) = (&shown.identity, remote) {
             access.count_connection(who, remote).map_err(|error| failed(&error))?;
         }
 
         let origin = self.client.service().traces().origin(headers);
         let remote = remote.map(|remote| remote.address.into());
-        let caller = Caller { remote, identity, token, is_of_earlier, origin, ..Caller::default() };
+        let caller = Caller { remote, origin, ..shown };
         access.admit(&caller).map_err(|error| failed(&error))?;
         Ok(caller)
     }
@@ -500,6 +498,16 @@ fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, EtcdS
         KeepAliveEventKind::Ended(_) => Some(KeptAlive::Ended(session)),
         KeepAliveEventKind::Revoked(_) => None,
     })
+}
+
+/// Translates the error of a certificate that proves nothing. Its message says which one is wanted; etcd's own errors of this kind say
+/// nothing. Whoever has a better one comes again.
+fn unproven(error: Error) -> EtcdStoreError {
+    if error.reason == FailureReason::ShuttingDown {
+        failed(&error)
+    } else {
+        EtcdStoreError::Other(error.message.to_string())
+    }
 }
 
 /// Translates an error of the service into one of etcd's API.

@@ -164,8 +164,8 @@ impl UnitRunner for RedisUnits {
 }
 
 impl<L: Listen> RedisListener for CertifiedPort<L> {
-    fn identity(stream: &Self::Stream) -> Option<String> {
-        stream.identity().map(str::to_owned)
+    fn identity(stream: &Self::Stream) -> Option<RedisIdentity> {
+        stream.proven().map(|(name, withdrawn)| RedisIdentity { name, withdrawn })
     }
 }
 

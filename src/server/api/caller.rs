@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep_until};
 use lockkeeper_machine::{Address, Identity};
 use lockkeeper_policy::TokenHash;
 use lockkeeper_traces::Origin;
+use lockkeeper_transport::tls::ShownCertificate;
 
 /// The sender of a request, and the request's deadline.
 ///
@@ -20,6 +21,8 @@ pub(crate) struct Caller {
     pub(crate) identity: Option<Identity>,
     /// The token that showed the identity, at the node that the client is connected to. A stream ends when its token is withdrawn.
     pub(crate) token: Option<TokenHash>,
+    /// The certificate that showed the identity, at that node. A stream ends when it counts no more.
+    pub(crate) certificate: Option<ShownCertificate>,
     /// Whether the identity was shown by a certificate of the cluster that this one was restored from, which counts for a time.
     pub(crate) is_of_earlier: bool,
     /// Whether a member asks for itself at the peers' port, such as a node that joins, and not for a client. No policy concerns it.

@@ -15,6 +15,7 @@ use lockkeeper_machine::{
 use lockkeeper_policy::Denied;
 use lockkeeper_raft::{NoReply, elections::handover::TransferError, members::MemberError};
 use lockkeeper_table::watch_index::TooManyWatches;
+use lockkeeper_transport::tls::WithdrawnCertificate;
 
 /// Whether, and how, the caller may repeat a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +63,7 @@ pub(crate) enum FailureReason {
     DiskSpaceLow,
     /// This node does not lead, and knows no leader or cannot reach it.
     NoLeader,
-    /// This node is draining.
+    /// This node is draining, or it ends the connection since the certificate counts no more.
     ShuttingDown,
     /// There was no reply; the request may still take effect.
     OutcomeUnknown {
@@ -520,6 +521,13 @@ impl Error {
     /// This node is draining.
     pub(crate) fn shutting_down() -> Self {
         Self::new(FailureReason::ShuttingDown, Retry::Safe, "this node is shutting down: ask another one")
+    }
+
+    /// The certificate of the caller's connection counts no more, so the connection ends. Its client may have another one by now, so it is
+    /// told what one of a draining node is told: to go on with another connection. A handshake decides about that.
+    pub(crate) fn certificate_withdrawn(withdrawn: &WithdrawnCertificate) -> Self {
+        let message = format!("{withdrawn}: connect again, with a certificate that counts");
+        Self::new(FailureReason::ShuttingDown, Retry::Safe, message)
     }
 
     /// A bug, which is logged and reported to the caller.

@@ -50,7 +50,7 @@ use super::{
     api::{Caller, Deadline, Error, FailureReason},
     cluster::Cluster,
     gate::{self, Hosts},
-    http_port::ConnectionSubject,
+    http_port::ConnectionCertificate,
     service::Service,
     wire::status::outcome,
 };
@@ -131,17 +131,17 @@ impl Console {
     fn caller(&self, head: &Parts, remote: &RequestOrigin) -> Result<Caller, Error> {
         let metadata = tonic::metadata::MetadataMap::from_headers(head.headers.clone());
         let access = self.service.access();
-        let (identity, token, is_of_earlier) = match access.bearer(&metadata)? {
-            Some((identity, token)) => (Some(identity), Some(token), false),
+        let shown = match access.bearer(&metadata)? {
+            Some((identity, token)) => Caller { identity: Some(identity), token: Some(token), ..Caller::default() },
             None => {
-                let subject = head.extensions.get::<ConnectionSubject>().and_then(|subject| subject.0.as_deref());
-                let (identity, is_of_earlier) = access.certificate_identity(subject)?;
-                (identity, None, is_of_earlier)
+                let certificate = head.extensions.get::<ConnectionCertificate>().and_then(|shown| shown.0.as_ref());
+                let (identity, is_of_earlier) = access.certificate_identity(certificate)?;
+                Caller { identity, certificate: certificate.cloned(), is_of_earlier, ..Caller::default() }
             }
         };
 
         let deadline = Some(Deadline::at(Instant::now() + CALL_TIMEOUT));
-        Ok(Caller { remote: Some(remote.0.into()), identity, token, is_of_earlier, deadline, ..Caller::default() })
+        Ok(Caller { remote: Some(remote.0.into()), deadline, ..shown })
     }
 }
 

@@ -42,7 +42,7 @@ use super::{
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::TokenHash;
 use lockkeeper_proto::LEADER_KEY;
-use lockkeeper_transport::Remote;
+use lockkeeper_transport::{Remote, tls::ShownCertificate};
 
 /// Serves `lockkeeper.v1` on a backend.
 #[derive(Clone, Debug)]
@@ -137,12 +137,12 @@ impl Backend for Service {
         }
 
         let origin = self.traces().origin(request.metadata().as_ref());
-        let ShownIdentity { identity, token, is_of_earlier } = ShownIdentity::by(self.access(), request)?;
+        let ShownIdentity { identity, token, certificate, is_of_earlier } = ShownIdentity::by(self.access(), request)?;
         if let (Some(who), Some(remote)) = (&identity, remote) {
             self.access().count_connection(who, remote)?;
         }
         let remote = remote.map(|remote| remote.address.into());
-        Ok(Caller { remote, identity, token, is_of_earlier, origin, ..Caller::default() })
+        Ok(Caller { remote, identity, token, certificate, is_of_earlier, origin, ..Caller::default() })
     }
 
     fn admit(&self, caller: &Caller) -> Result<(), Error> {
@@ -254,6 +254,7 @@ fn caller<B: Backend, T>(backend: &B, request: &Request<T>) -> Result<Caller, Er
 struct ShownIdentity {
     identity: Option<Identity>,
     token: Option<TokenHash>,
+    certificate: Option<ShownCertificate>,
     is_of_earlier: bool,
 }
 
@@ -262,11 +263,11 @@ impl ShownIdentity {
     /// its own, and pass on the tokens of its users.
     fn by<T>(access: &Access, request: &Request<T>) -> Result<Self, Error> {
         if let Some((identity, token)) = access.bearer(request.metadata())? {
-            return Ok(Self { identity: Some(identity), token: Some(token), is_of_earlier: false });
+            return Ok(Self { identity: Some(identity), token: Some(token), certificate: None, is_of_earlier: false });
         }
-        let subject = request.extensions().get::<Remote>().and_then(|remote| remote.subject.as_deref());
-        let (identity, is_of_earlier) = access.certificate_identity(subject)?;
-        Ok(Self { identity, token: None, is_of_earlier })
+        let certificate = request.extensions().get::<Remote>().and_then(|remote| remote.certificate.as_ref());
+        let (identity, is_of_earlier) = access.certificate_identity(certificate)?;
+        Ok(Self { identity, token: None, certificate: certificate.cloned(), is_of_earlier })
     }
 }
 

@@ -97,6 +97,11 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
 }
 
 impl TlsContents {
+    /// Whether both have the same authorities.
+    pub(super) fn has_authorities_of(&self, other: &Self) -> bool {
+        self.ca == other.ca
+    }
+
     pub(super) fn roots(&self, files: &TlsFiles) -> Result<RootCertStore, TlsError> {
         let wrong = |what: String| TlsError::new(&files.ca, what);
         let mut roots = RootCertStore::empty();

@@ -3,6 +3,7 @@
 //! * [`Tls`]: the certificates of one process. They are read from files, and read again when the files change.
 //! * [`TlsConnector`]: opens connections to nodes. It proves who this process is, if it has a certificate.
 //! * [`Acceptor`]: accepts connections, at the port of clients or at that of peers.
+//! * [`ShownCertificate`]: what the other end of an accepted connection has shown, and whether it still counts.
 //! * [`Subject`]: whom a certificate names. `subject` reads it, `files` the files, `verify` decides which certificate counts where.
 //!
 //! Only TLS 1.3, by rustls with *ring*. A port that asks for certificates resumes no session: each handshake verifies. A certificate counts
@@ -22,16 +23,22 @@
 //! clients of an earlier cluster if the node is told its id ([`Tls::load_accepting`]). Between nodes there is no exception.
 //!
 //! Deliberately absent: revocation lists. Certificates live a year at most; to withdraw one earlier, replace the authority, whose file may
-//! hold the old and the new one meanwhile.
+//! hold the old and the new one meanwhile. Connections that were accepted by the old one end then. Those that this process has opened are
+//! verified when they are opened.
 
+mod accepted;
 mod files;
+mod shown;
 mod subject;
 mod verify;
 
 use std::{
     io,
     pin::Pin,
-    sync::{Arc, OnceLock, PoisonError, RwLock},
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::SystemTime,
 };
@@ -39,22 +46,27 @@ use std::{
 use rustls::{
     CertificateError, ClientConfig, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
-    pki_types::{InvalidDnsNameError, ServerName},
-    server::NoServerSessionStorage,
+    pki_types::{CertificateDer, InvalidDnsNameError, ServerName, UnixTime},
+    server::{NoServerSessionStorage, danger::ClientCertVerifier as _},
     sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::watch,
+};
 pub use tokio_rustls::server::TlsStream as ServerStream;
 use tokio_util::either::Either;
 
+pub use self::{
+    accepted::AcceptedStream,
+    files::{TlsError, TlsFiles},
+    shown::{ShownCertificate, WithdrawnCertificate},
+    subject::Subject,
+};
 use self::{
     files::TlsContents,
     verify::{ClientVerifier, NodeVerifier},
-};
-pub use self::{
-    files::{TlsError, TlsFiles},
-    subject::Subject,
 };
 use super::{Connector, SPEAKS_NO_TLS};
 
@@ -65,9 +77,6 @@ const ALPN_HTTP: &[u8] = b"http/1.1";
 /// How often [`Tls::follow_files`] looks for changed files.
 #[cfg(feature = "serve")]
 const POLL: std::time::Duration = std::time::Duration::from_secs(2);
-
-/// A connection that was accepted, with or without TLS.
-pub type PlainOrTls<S> = Either<S, ServerStream<S>>;
 
 /// The certificates of this process. Clones share them.
 #[derive(Clone, Debug)]
@@ -83,6 +92,10 @@ struct SharedTls {
     /// The cluster that a client met in place of its own.
     successor: Arc<OnceLock<String>>,
     current: RwLock<Arc<Current>>,
+    /// [`Current::generation`], for who only compares it.
+    generation: AtomicU64,
+    /// Tells who serves a connection that the authorities have changed.
+    changes: watch::Sender<()>,
 }
 
 /// The content of the files.
@@ -90,9 +103,19 @@ struct SharedTls {
 struct Current {
     contents: TlsContents,
     roots: Arc<RootCertStore>,
+    /// How many times the authorities have changed.
+    generation: u64,
     own: Option<Own>,
-    /// The configuration for each [`Port`], in this order. `None` without a certificate, because then no connection can be accepted.
-    servers: Option<[Arc<ServerConfig>; 5]>,
+    /// For each [`Port`], in this order. Without a certificate nothing can be accepted, so there are none.
+    servers: Option<[PortServer; 5]>,
+}
+
+/// How a port accepts connections.
+#[derive(Debug)]
+struct PortServer {
+    config: Arc<ServerConfig>,
+    /// Verifies certificates, where they are asked for.
+    verifier: Option<Arc<ClientVerifier>>,
 }
 
 /// This process's own certificate.
@@ -127,20 +150,23 @@ impl Tls {
     /// The same for a node whose ports also take the certificates of clients of an earlier cluster. What these clients may do, and until
     /// when, is for the node to decide: [`Subject::cluster`] tells it from others.
     pub fn load_accepting(files: TlsFiles, earlier: Option<String>) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(Current::from_files(&files, earlier.as_deref(), files.read()?)?));
-        Ok(Self { shared: Arc::new(SharedTls { files, earlier, successor: Arc::default(), current }) })
+        let current = Current::from_files(&files, earlier.as_deref(), files.read()?, 0)?;
+        let (successor, generation, changes) = Default::default();
+        let current = RwLock::new(Arc::new(current));
+        Ok(Self { shared: Arc::new(SharedTls { files, earlier, successor, current, generation, changes }) })
     }
 
-    /// Reads the files again; `true` if they have changed. New connections use them from then on. After an error the old ones stay in use.
-    /// Blocks.
+    /// Reads the files again; `true` if they have changed. New connections use them from then on, and connections whose certificate no
+    /// authority in them has signed end ([`ShownCertificate`]). After an error the old ones stay in use. Blocks.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let contents = self.shared.files.read()?;
         let before = self.current();
         if contents == before.contents {
             return Ok(false);
         }
-
-        let next = Current::from_files(&self.shared.files, self.shared.earlier.as_deref(), contents)?;
+        let has_other_authorities = !contents.has_authorities_of(&before.contents);
+        let generation = before.generation + u64::from(has_other_authorities);
+        let next = Current::from_files(&self.shared.files, self.shared.earlier.as_deref(), contents, generation)?;
         if let (Some(was), Some(is)) = (&before.own, &next.own)
             && was.subject != is.subject
         {
@@ -149,6 +175,10 @@ impl Tls {
         }
 
         *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        if has_other_authorities {
+            self.shared.generation.store(generation, Ordering::Release);
+            self.shared.changes.send_replace(());
+        }
         Ok(true)
     }
 
@@ -205,41 +235,19 @@ impl Tls {
 }
 
 impl Current {
-    fn from_files(files: &TlsFiles, earlier: Option<&str>, contents: TlsContents) -> Result<Self, TlsError> {
+    fn from_files(
+        files: &TlsFiles,
+        earlier: Option<&str>,
+        contents: TlsContents,
+        generation: u64,
+    ) -> Result<Self, TlsError> {
         let roots = Arc::new(contents.roots(files)?);
         let own = contents.own(files)?;
         let own = own.map(|(certified, subject, expires)| Own { certified: Arc::new(certified), subject, expires });
 
         let servers = match &own {
             Some(Own { certified, subject: Subject::Node { cluster, .. }, .. }) => {
-                let server = |port| {
-                    let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
-                    let resolver = Arc::new(SingleCertAndKey::from(Arc::clone(certified)));
-                    let wrong = |error: rustls::Error| TlsError::new(files.certificate_or_ca(), error.to_string());
-                    let builder = builder.map_err(wrong)?;
-
-                    if port == Port::Http {
-                        let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
-                        config.alpn_protocols = vec![ALPN_HTTP.to_vec()];
-                        return Ok(Arc::new(config));
-                    }
-
-                    let earlier = earlier.map(str::to_owned);
-                    let verifier = ClientVerifier::new(Arc::clone(&roots), cluster.clone(), earlier, port);
-                    let verifier = verifier.map_err(|error| TlsError::new(&files.ca, error))?;
-                    let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
-
-                    // A session that is resumed has the certificate of the handshake before, which rustls does not verify again: who has
-                    // connected once would be let in after its certificate has expired.
-                    config.session_storage = Arc::new(NoServerSessionStorage {});
-                    config.send_tls13_tickets = 0;
-                    config.alpn_protocols = match port {
-                        Port::Peers | Port::Clients => vec![ALPN.to_vec()],
-                        Port::EitherHttp => vec![ALPN.to_vec(), ALPN_HTTP.to_vec()],
-                        Port::Http | Port::Console => vec![ALPN_HTTP.to_vec()],
-                    };
-                    Ok(Arc::new(config))
-                };
+                let server = |port| PortServer::new(files, port, certified, &roots, cluster, earlier);
                 Some([
                     server(Port::Peers)?,
                     server(Port::Clients)?,
@@ -250,8 +258,28 @@ impl Current {
             }
             Some(Own { subject: Subject::Client { .. }, .. }) | None => None,
         };
+        Ok(Self { contents, roots, generation, own, servers })
+    }
 
-        Ok(Self { contents, roots, own, servers })
+    /// How a port accepts connections. `None` without a certificate of its own.
+    fn server(&self, port: Port) -> Option<&PortServer> {
+        let [peers, clients, either, http, console] = self.servers.as_ref()?;
+        Some(match port {
+            Port::Peers => peers,
+            Port::Clients => clients,
+            Port::EitherHttp => either,
+            Port::Http => http,
+            Port::Console => console,
+        })
+    }
+
+    /// Verifies a chain as a handshake at this port does: the certificate of the other end first.
+    fn verify(&self, port: Port, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), rustls::Error> {
+        let verifier = self.server(port).and_then(|server| server.verifier.as_ref());
+        let Some((verifier, (own, between))) = verifier.zip(chain.split_first()) else {
+            return Err(rustls::Error::NoCertificatesPresented);
+        };
+        verifier.verify_client_cert(own, between, now).map(drop)
     }
 
     /// A configuration that takes `expected` alone at the other end. For `successor`, see [`NodeVerifier`].
@@ -273,6 +301,45 @@ impl Current {
 
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(config)
+    }
+}
+
+impl PortServer {
+    fn new(
+        files: &TlsFiles,
+        port: Port,
+        certified: &Arc<CertifiedKey>,
+        roots: &Arc<RootCertStore>,
+        cluster: &str,
+        earlier: Option<&str>,
+    ) -> Result<Self, TlsError> {
+        let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
+        let wrong = |error: rustls::Error| TlsError::new(files.certificate_or_ca(), error.to_string());
+        let builder = builder.map_err(wrong)?;
+        let resolver = Arc::new(SingleCertAndKey::from(Arc::clone(certified)));
+
+        let (mut config, verifier) = match port {
+            Port::Http => (builder.with_no_client_auth().with_cert_resolver(resolver), None),
+            Port::Peers | Port::Clients | Port::EitherHttp | Port::Console => {
+                let earlier = earlier.map(str::to_owned);
+                let verifier = ClientVerifier::new(Arc::clone(roots), cluster.to_owned(), earlier, port);
+                let verifier = Arc::new(verifier.map_err(|error| TlsError::new(&files.ca, error))?);
+                let builder = builder.with_client_cert_verifier(Arc::clone(&verifier) as _);
+                let mut config = builder.with_cert_resolver(resolver);
+                // A session that is resumed has the certificate of the handshake before, which rustls does not verify again: who has
+                // connected once would be let in after its certificate has expired.
+                config.session_storage = Arc::new(NoServerSessionStorage {});
+                config.send_tls13_tickets = 0;
+                (config, Some(verifier))
+            }
+        };
+
+        config.alpn_protocols = match port {
+            Port::Peers | Port::Clients => vec![ALPN.to_vec()],
+            Port::EitherHttp => vec![ALPN.to_vec(), ALPN_HTTP.to_vec()],
+            Port::Http | Port::Console => vec![ALPN_HTTP.to_vec()],
+        };
+        Ok(Self { config: Arc::new(config), verifier })
     }
 }
 
@@ -414,12 +481,13 @@ impl Acceptor {
         }
     }
 
-    /// The handshake, for a port of HTTP/1.1. Needs a time limit of the caller's. Cancel safe: the connection is closed.
-    pub async fn accept_any<S>(&self, stream: S) -> io::Result<PlainOrTls<S>>
+    /// The handshake, for a port of another protocol than gRPC. Needs a time limit of the caller's. Cancel safe: the connection is closed.
+    pub async fn accept_any<S>(&self, stream: S) -> io::Result<AcceptedStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        Ok(PlainOrTls::Right(self.accept(stream).await?.0))
+        let (stream, certificate) = self.accept(stream).await?;
+        Ok(AcceptedStream::encrypted(stream, certificate))
     }
 
     /// The same, with its handshakes on this runtime, which must outlive the port. A handshake computes for a good part of a
@@ -436,40 +504,18 @@ impl Acceptor {
     }
 
     /// The handshake. Needs a time limit of the caller's. Cancel safe: the connection is closed.
-    pub(super) async fn accept<S>(&self, stream: S) -> io::Result<(ServerStream<S>, Option<Subject>)>
+    pub(super) async fn accept<S>(&self, stream: S) -> io::Result<(ServerStream<S>, Option<ShownCertificate>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let current = self.tls.current();
-        let servers = current.servers.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
-        let [peers, clients, either, http, console] = servers;
+        let server = current.server(self.port).ok_or_else(|| io::Error::other("no certificate"))?;
+        let stream = tokio_rustls::TlsAcceptor::from(Arc::clone(&server.config)).accept(stream).await?;
 
-        let config = match self.port {
-            Port::Peers => peers,
-            Port::Clients => clients,
-            Port::EitherHttp => either,
-            Port::Http => http,
-            Port::Console => console,
-        };
-
-        let stream = tokio_rustls::TlsAcceptor::from(Arc::clone(config)).accept(stream).await?;
-        let subject = subject_of(&stream).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        Ok((stream, subject))
-    }
-}
-
-/// Whom the certificate of the other end names, if it showed one.
-fn subject_of<S>(stream: &ServerStream<S>) -> Result<Option<Subject>, String> {
-    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    certificate.map(|certificate| Subject::from_certificate(certificate)).transpose()
-}
-
-/// The subject of an accepted connection's certificate. A connection without TLS has none.
-pub fn subject<S>(stream: &PlainOrTls<S>) -> Option<Subject> {
-    match stream {
-        PlainOrTls::Left(_) => None,
-        // A certificate that cannot be read was refused when the connection was accepted.
-        PlainOrTls::Right(stream) => subject_of(stream).ok().flatten(),
+        let chain = stream.get_ref().1.peer_certificates();
+        let shown = ShownCertificate::new(&self.tls, self.port, current.generation, chain);
+        let shown = shown.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok((stream, shown))
     }
 }
 

@@ -69,10 +69,10 @@ async fn meet(
     let connector = connect(Wire(Arc::new(Mutex::new(Some(near)))));
     let acceptor = Acceptor::new(server.clone(), port).expect("a node\'s certificate");
     let accepting = async {
-        let (mut stream, subject) = acceptor.accept(far).await.map_err(|error| error.to_string())?;
+        let (mut stream, shown) = acceptor.accept(far).await.map_err(|error| error.to_string())?;
         stream.write_all(b"hello").await.map_err(|error| error.to_string())?;
         stream.shutdown().await.map_err(|error| error.to_string())?;
-        Ok::<_, String>(subject)
+        Ok::<_, String>(shown.map(|shown| shown.subject().clone()))
     };
     let connecting = async {
         let mut stream = connector.connect(ADDRESS).await.map_err(|error| error.to_string())?;
@@ -192,10 +192,10 @@ async fn meet_again(node: &Tls, port: Port, client: &Arc<ClientConfig>) -> Resul
     let (near, far) = duplex(64 << 10);
     let acceptor = Acceptor::new(node.clone(), port).expect("a node\'s certificate");
     let accepting = async {
-        let (mut stream, subject) = acceptor.accept(far).await.map_err(|error| error.to_string())?;
+        let (mut stream, shown) = acceptor.accept(far).await.map_err(|error| error.to_string())?;
         stream.write_all(b"hello").await.map_err(|error| error.to_string())?;
         stream.shutdown().await.map_err(|error| error.to_string())?;
-        Ok::<_, String>(subject)
+        Ok::<_, String>(shown.map(|shown| shown.subject().clone()))
     };
     let connecting = async {
         let connector = tokio_rustls::TlsConnector::from(Arc::clone(client));
@@ -240,6 +240,83 @@ async fn a_client_that_was_known_is_refused_once_its_certificate_has_expired() {
         };
         assert!(refused.contains("expired"), "{port:?}: {refused}");
     }
+}
+
+/// What a port knows of a connection that it has accepted.
+async fn shown(node: &Tls, port: Port, connector: impl FnOnce(Wire) -> TlsConnector<Wire>) -> Option<ShownCertificate> {
+    let (near, far) = duplex(64 << 10);
+    let mut connector = connector(Wire(Arc::new(Mutex::new(Some(near)))));
+    connector.expected = Expected::Blind;
+    let acceptor = Acceptor::new(node.clone(), port).expect("a node\'s certificate");
+    let (accepted, _connected) = tokio::join!(acceptor.accept(far), connector.connect(ADDRESS));
+    accepted.ok()?.1
+}
+
+/// The file of authorities with the certificates of these ones.
+fn write_authorities(file: &Path, authorities: &[&[u8]]) {
+    std::fs::write(file, authorities.concat()).expect("written");
+}
+
+#[tokio::test]
+async fn a_certificate_counts_for_as_long_as_its_authority_does() {
+    let cluster = Cluster::new("shop");
+    let other = Cluster::new("shop");
+    let ca = cluster.authority.certificate();
+    let [before, after] = [&ca, &other.authority.certificate()].map(|file| std::fs::read(file).expect("it is there"));
+    let one = cluster.node(1);
+    let two = cluster.node(2);
+    let ann = shown(&one, Port::Clients, client_of(&cluster.client("ann"))).await.expect("a certificate");
+    let peer = shown(&one, Port::Peers, node_of(&two, Some(1))).await.expect("a certificate");
+    let withdrawals = [&ann, &peer].map(|shown| {
+        let shown = shown.clone();
+        tokio::spawn(async move { shown.withdrawn().await })
+    });
+
+    // The own certificate made anew, or a further authority, changes nothing for those who are connected.
+    cluster.authority.node(1, &["127.0.0.1".to_owned()], 2).expect("a certificate");
+    assert!(one.reload().expect("in order"));
+    write_authorities(&ca, &[&before, &after]);
+    assert!(one.reload().expect("in order"));
+    for shown in [&ann, &peer] {
+        assert_eq!(shown.check(), Ok(()));
+    }
+    assert!(withdrawals.iter().all(|withdrawal| !withdrawal.is_finished()));
+
+    write_authorities(&ca, &[&after]);
+    assert!(one.reload().expect("in order"));
+    for (shown, withdrawal) in [&ann, &peer].into_iter().zip(withdrawals) {
+        let refused = shown.check().expect_err("nobody vouches for it");
+        assert!(refused.to_string().contains("by no authority that this node still trusts"), "{refused}");
+        assert_eq!(withdrawal.await.expect("no panic"), refused);
+    }
+    write_authorities(&ca, &[&before]);
+    assert!(one.reload().expect("in order"));
+    assert_eq!(ann.check(), Ok(()));
+}
+
+#[tokio::test]
+async fn a_connection_does_not_outlive_the_certificate_of_its_client() {
+    let cluster = Cluster::new("shop");
+    let node = cluster.node(1);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let own = |files: Files| load(&cluster.authority.certificate(), Some(files));
+    let (client, peer) = loop {
+        let ann = own(cluster.authority.client("ann", 0).expect("a certificate"));
+        let two = own(cluster.authority.node(2, &["127.0.0.1".to_owned()], 0).expect("a certificate"));
+        let client = shown(&node, Port::Clients, client_of(&ann)).await;
+        let peer = shown(&node, Port::Peers, node_of(&two, None)).await;
+        // They expire within the second in which they were made.
+        if let Some(both) = client.zip(peer) {
+            break both;
+        }
+        assert!(Instant::now() < deadline, "they never come in time");
+    };
+
+    let withdrawn = tokio::time::timeout(Duration::from_secs(10), client.withdrawn()).await.expect("it expires");
+    assert!(withdrawn.to_string().ends_with("lockkeeper://shop/client/ann, has expired"), "{withdrawn}");
+    assert_eq!(client.check(), Err(withdrawn));
+    // The nodes of a cluster would lose each other all at once.
+    assert_eq!(peer.check(), Ok(()));
 }
 
 #[tokio::test]

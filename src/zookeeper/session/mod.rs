@@ -81,7 +81,7 @@ pub(crate) struct ClientSession<S> {
     request_timeout: Duration,
     /// Lives for as long as the connection does.
     open: Arc<()>,
-    /// Ends the connection when the password that has proven its identity counts no more.
+    /// Ends the connection when the password or the certificate that has proven its identity counts no more.
     proof: Option<AbortOnDropHandle<()>>,
     /// Whether the client has ended its session.
     is_closed: bool,
@@ -359,7 +359,8 @@ impl<S: ZookeeperStore> ClientSession<S> {
         })
     }
 
-    fn note_proof(&mut self, proof: ZookeeperIdentity) {
+    /// The client is this one, until the proof counts no more.
+    pub(crate) fn note_proof(&mut self, proof: ZookeeperIdentity) {
         let ZookeeperIdentity { name: identity, withdrawn } = proof;
         self.identity = Some(identity);
         let outbox = Arc::clone(&self.outbox);

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use lockkeeper_config::ZookeeperConfig;
 use lockkeeper_environment::Environment;
 use lockkeeper_transport::{Listen, tls::Acceptor};
-use lockkeeper_zookeeper::{Zookeeper, ZookeeperListener, ZookeeperOptions};
+use lockkeeper_zookeeper::{ZookeeperIdentity, Zookeeper, ZookeeperListener, ZookeeperOptions};
 
 use self::{
     copy::NodeCopy,
@@ -110,8 +110,8 @@ impl ZookeeperDoor {
 }
 
 impl<L: Listen> ZookeeperListener for CertifiedPort<L> {
-    fn identity(stream: &Self::Stream) -> Option<String> {
-        stream.identity().map(str::to_owned)
+    fn identity(stream: &Self::Stream) -> Option<ZookeeperIdentity> {
+        stream.proven().map(|(name, withdrawn)| ZookeeperIdentity { name, withdrawn })
     }
 }
 
