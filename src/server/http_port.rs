@@ -1,6 +1,14 @@
 //! A port that speaks HTTP/1.1, with TLS or without.
 
-use std::{future::Future, io, net::SocketAddr};
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use http::Extensions;
 
@@ -10,9 +18,36 @@ use lockkeeper_transport::{
     tls::{AcceptedStream, Acceptor, ShownCertificate},
 };
 
-/// A connection's certificate, if it has one. Each request of the connection carries it as an extension.
+/// A connection of the port. Each request of it carries this as an extension; clones are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionCertificate(pub(crate) Option<ShownCertificate>);
+pub(crate) struct HttpConnection {
+    /// The certificate of its client, if it has shown one.
+    pub(crate) certificate: Option<ShownCertificate>,
+    shared: Arc<()>,
+    must_close: Arc<AtomicBool>,
+}
+
+impl HttpConnection {
+    fn new(certificate: Option<ShownCertificate>) -> Self {
+        let (shared, must_close) = Default::default();
+        Self { certificate, shared, must_close }
+    }
+
+    /// Tells this connection from others, and whether it is open, and does not keep it open.
+    pub(crate) fn observe(&self) -> Weak<()> {
+        Arc::downgrade(&self.shared)
+    }
+
+    /// Has the connection closed after the answer.
+    pub(crate) fn finish(&self) {
+        self.must_close.store(true, Relaxed);
+    }
+
+    /// Whether the connection is to be closed after the answer.
+    pub(crate) fn must_finish(&self) -> bool {
+        self.must_close.load(Relaxed)
+    }
+}
 
 /// A listener that leaves the TLS handshake to the task of the connection, so that a slow handshake delays no other connection.
 pub(crate) struct HttpPort<L> {
@@ -47,7 +82,7 @@ impl<L: Listen> ConnectionSource for HttpPort<L> {
 impl<L: Listen> HttpListen for HttpPort<L> {
     fn describe(stream: &Self::Stream) -> Extensions {
         let mut extensions = Extensions::new();
-        extensions.insert(ConnectionCertificate(stream.certificate().cloned()));
+        extensions.insert(HttpConnection::new(stream.certificate().cloned()));
         extensions
     }
 }

@@ -10,11 +10,13 @@ use std::{
 
 use lockkeeper::{
     client::Client,
-    config::AuditConfig,
+    config::{AuditConfig, AuthConfig},
     local::LocalCluster,
     proto::v1::{AcquireRequest, OpenSessionRequest, Want, locks_client::LocksClient, sessions_client::SessionsClient},
 };
 use lockkeeper_audit::{AuditEvent, AuditLine, Reader, files_in, verify};
+use lockkeeper_policy::BearerToken;
+use lockkeeper_types::Identity;
 use tempfile::TempDir;
 
 use crate::support::{LONG, client, cluster_with, leader, lockkeeper, long_session, output, text, until};
@@ -180,6 +182,45 @@ async fn all_nodes_write_the_same_lines_through_a_kill_and_a_restart() {
     fs::write(first, changed).expect("written");
     let (code, _, broken) = text(&output(&mut lockkeeper(&["audit", "verify", &path(node)])).await);
     assert!(code == 1 && broken.contains("the chain breaks"), "{code} {broken}");
+}
+
+/// Whoever asks for all data of the cluster and may not have them is in the trail, as for any other request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_backup_is_in_the_trail() {
+    let directory = TempDir::new().expect("a directory");
+    let token = BearerToken::from_random([7; 32]);
+    let auth = AuthConfig {
+        tokens: directory.path().join("tokens.toml"),
+        policy: directory.path().join("policy.toml"),
+        ..AuthConfig::default()
+    };
+    fs::write(&auth.tokens, token.entry(&Identity::new("eyes").expect("valid"))).expect("written");
+    fs::write(&auth.policy, "[[rule]]\nwho = [\"eyes\"]\nmay = [\"read\"]\n").expect("written");
+    let trail = directory.path().join("audit");
+    let cluster = cluster_with(|options| {
+        options.audit = AuditConfig { directory: trail.clone(), ..AuditConfig::default() };
+        options.nodes = Some(1);
+        options.auth = auth;
+    })
+    .await;
+    until("the trail begins", async || {
+        cluster.statuses().await.values().any(|status| status.audit_lines > 0).then_some(())
+    })
+    .await;
+
+    let file = directory.path().join("all.backup").to_string_lossy().into_owned();
+    let endpoints = cluster.endpoints().join(",");
+    let arguments = ["snapshot", "save", &file, "--endpoints", &endpoints];
+    let run = output(lockkeeper(&arguments).env("LOCKKEEPER_BEARER_TOKEN", token.reveal())).await;
+    let (code, _, err) = text(&run);
+    assert!(code == 13 && err.contains("may administer"), "{code} {err}");
+
+    let note = until("the note", async || {
+        let mut lines = lines_of(&trail, 1).into_values();
+        lines.find(|line| line.contains(r#""act":"refused""#))
+    })
+    .await;
+    assert!(note.contains(r#""by":"eyes""#) && note.contains("administer"), "{note}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

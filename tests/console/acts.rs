@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use super::requests::call;
 use crate::support::{cluster_with, leader, lockkeeper, output, text, until};
 
-const POLICY: &str = r#"
+pub(super) const POLICY: &str = r#"
 [[rule]]
 who = ["ops"]
 may = ["acquire", "read", "watch", "force-release", "administer"]
@@ -32,20 +32,20 @@ who = ["eyes"]
 may = ["read", "watch"]
 "#;
 
-fn secret(byte: u8) -> String {
+pub(super) fn secret(byte: u8) -> String {
     BearerToken::from_random([byte; 32]).reveal().to_owned()
 }
 
-const OPS: u8 = 1;
+pub(super) const OPS: u8 = 1;
 const SHOP: u8 = 2;
-const EYES: u8 = 3;
+pub(super) const EYES: u8 = 3;
 
 /// A cluster with a policy, and with audit files in this directory.
 async fn guarded(directory: &TempDir, nodes: usize) -> LocalCluster {
     guarded_by(directory, nodes, POLICY).await
 }
 
-async fn guarded_by(directory: &TempDir, nodes: usize, policy: &str) -> LocalCluster {
+pub(super) async fn guarded_by(directory: &TempDir, nodes: usize, policy: &str) -> LocalCluster {
     let entry = |name: &str, byte| BearerToken::from_random([byte; 32]).entry(&Identity::new(name).expect("valid"));
     let auth = AuthConfig {
         tokens: directory.path().join("tokens.toml"),

@@ -11,9 +11,10 @@ use tokio::{
     time::timeout,
 };
 
+use super::acts::{EYES, OPS, POLICY, guarded_by, secret};
 use crate::{
     encrypted::{encrypted, with_and_without_certificate},
-    support::{LONG, cluster_with, lockkeeper, output, text},
+    support::{LONG, cluster_with, lockkeeper, output, text, until},
 };
 
 /// The answer of node 1: its status, its headers in lower case, and its body.
@@ -181,13 +182,92 @@ async fn what_a_caller_sends_is_checked_and_bounded() {
     }
     assert_eq!(feeds.len(), 32);
     feeds.pop();
-    crate::support::until("room", async || {
+    until("room", async || {
         let mut feed = send(&cluster, "POST /console/api/feed", &OWN, "{}").await;
         let mut first = [0; 12];
         timeout(LONG, feed.read_exact(&mut first)).await.expect("in time").expect("an answer");
         (&first == b"HTTP/1.1 200").then_some(())
     })
     .await;
+}
+
+/// Begins a request of the page on a connection that stays open.
+async fn begin(cluster: &LocalCluster, call: &str, token: &str) -> TcpStream {
+    let url = cluster.node(1).http_endpoint().expect("it is on");
+    let address = url.trim_start_matches("http://");
+    let mut request = format!("POST /console/api/{call} HTTP/1.1\r\nhost: {address}\r\ncontent-length: 2\r\n");
+    OWN.iter().for_each(|(name, value)| request += &format!("{name}: {value}\r\n"));
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let request = format!("{request}authorization: Bearer {token}\r\n\r\n{{}}");
+    stream.write_all(request.as_bytes()).await.expect("it reads");
+    stream
+}
+
+/// The status of the answer to that request.
+async fn begun(cluster: &LocalCluster, call: &str, token: &str) -> (u16, TcpStream) {
+    let mut stream = begin(cluster, call, token).await;
+    let mut first = [0; 12];
+    timeout(LONG, stream.read_exact(&mut first)).await.expect("in time").expect("an answer");
+    let status = std::str::from_utf8(&first[9..]).ok().and_then(|status| status.parse().ok());
+    (status.expect("a status"), stream)
+}
+
+/// The limits of an identity hold for the console as for every other port.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_calls_and_the_connections_of_an_identity_are_counted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let limits = "[limits.eyes]\nconnections = 1\n\n[limits.ops]\ncalls-per-second = 1\n";
+    let cluster = guarded_by(&directory, 1, &format!("{POLICY}\n{limits}")).await;
+
+    let eyes = secret(EYES);
+    let (status, first) = begun(&cluster, "status", &eyes).await;
+    assert_eq!(status, 200);
+    // The answer is followed by the end of the connection: a client that keeps it gets nothing on it.
+    let mut second = begin(&cluster, "status", &eyes).await;
+    let mut answer = String::new();
+    timeout(LONG, second.read_to_string(&mut answer)).await.expect("it ends").expect("readable");
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("limit of 1 for connections"), "{answer}");
+    drop(first);
+    until("room for another one", async || (begun(&cluster, "status", &eyes).await.0 == 200).then_some(())).await;
+
+    // The first two of a second are within the limit.
+    for call in ["status", "history"] {
+        let mut statuses = Vec::new();
+        for _ in 0..6 {
+            statuses.push(begun(&cluster, call, &secret(OPS)).await.0);
+        }
+        assert!(statuses.contains(&429) && statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    }
+}
+
+/// Whoever opens many feeds keeps nobody else from his.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_of_who_has_most_gives_way_to_one_of_who_has_few() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let cluster = guarded_by(&directory, 1, POLICY).await;
+    let mut feeds = Vec::new();
+    for _ in 0..32 {
+        let (status, feed) = begun(&cluster, "feed", &secret(EYES)).await;
+        assert_eq!(status, 200);
+        feeds.push(feed);
+    }
+    assert_eq!(begun(&cluster, "feed", &secret(EYES)).await.0, 429, "all places are its own");
+
+    let (status, mut of_ops) = begun(&cluster, "feed", &secret(OPS)).await;
+    assert_eq!(status, 200);
+    let mut oldest = String::new();
+    timeout(LONG, feeds.remove(0).read_to_string(&mut oldest)).await.expect("it ends").expect("readable");
+    let end = r#""reason":"LIMIT_REACHED","message":"this node serves as many feeds as it can, and you have the most of them"#;
+    assert!(oldest.contains(end), "{oldest}");
+    assert_eq!(begun(&cluster, "feed", &secret(EYES)).await.0, 429, "it takes nothing back");
+    // Lines come to the others, also when nothing changes.
+    for feed in [&mut of_ops, &mut feeds[0]] {
+        let mut some = [0; 256];
+        for _ in 0..3 {
+            let read = timeout(LONG, feed.read(&mut some)).await.expect("in time").expect("readable");
+            assert_ne!(read, 0, "it goes on");
+        }
+    }
 }
 
 /// With TLS, the certificate of a connection says who asks; a probe needs none.

@@ -252,6 +252,7 @@ guarded! {
     RemoveMember, |_it| right(Right::Administer, RequestSubject::Cluster);
     ReplaceMember, |_it| right(Right::Administer, RequestSubject::Cluster);
     TransferLeader, |_it| right(Right::Administer, RequestSubject::Cluster);
+    SaveBackup, |_it| right(Right::Administer, RequestSubject::Cluster);
 }
 
 #[cfg(test)]

@@ -50,7 +50,10 @@ use self::{
     earlier::EarlierClients,
     file::{AccessFile, Reread},
 };
-use super::api::{Caller, Error};
+use super::{
+    api::{Caller, Error},
+    http_port::HttpConnection,
+};
 
 /// Interval at which the files are read again. They are small, and comparing their text finds each change, even one within the resolution
 /// of a file's time.
@@ -290,6 +293,15 @@ impl Access {
     /// an owner.
     pub(crate) fn count_other_connection(&self, who: &Identity, open: Weak<()>) -> Result<(), Error> {
         self.count_open(who, OpenConnection::Other(open))
+    }
+
+    /// The same for a port of HTTP. Has that connection closed after the answer.
+    pub(crate) fn count_http_connection(&self, who: &Identity, connection: &HttpConnection) -> Result<(), Error> {
+        let counted = self.count_other_connection(who, connection.observe());
+        if counted.is_err() {
+            connection.finish();
+        }
+        counted
     }
 
     fn count_open(&self, who: &Identity, connection: OpenConnection) -> Result<(), Error> {

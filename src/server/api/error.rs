@@ -506,6 +506,13 @@ impl Error {
         Self::new(FailureReason::Overloaded, Retry::Safe, message).with("limit", "backups")
     }
 
+    /// The client has more feeds of the console than others, and another one needs a place.
+    pub(crate) fn feed_gave_way() -> Self {
+        let message = "this node serves as many feeds as it can, and you have the most of them: close a page that shows one, or open another \
+                       node's";
+        Self::new(FailureReason::LimitReached, Retry::Safe, message).with("limit", "feeds")
+    }
+
     /// The node has the maximum number of watches of one kind already.
     pub(crate) fn too_many_watches(why: TooManyWatches) -> Self {
         let message = format!("{why}: end some, watch a prefix rather than many keys, or watch at another node");

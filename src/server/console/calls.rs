@@ -187,7 +187,7 @@ fn session_id(field: &str, text: &str) -> Result<SessionId, Error> {
 }
 
 async fn status(console: &Console, caller: &Caller) -> Result<StatusShown, Error> {
-    console.service.access().admit(caller)?;
+    console.service.admit_call(caller)?;
     let own = console.cluster.condition(false).await?;
     let leads = own.role() == Role::Leader;
     let leader = if leads { None } else { ask_leader(console).await };
@@ -348,7 +348,7 @@ async fn lift_delay(console: &Console, caller: &Caller, asked: &LiftQuery) -> Re
 /// The recent events of the cluster, as this node saw them. As for the status, the caller needs no right, because it contains nothing about
 /// locks.
 fn history(console: &Console, caller: &Caller, asked: &HistoryQuery) -> Result<HistoryShown, Error> {
-    console.service.access().admit(caller)?;
+    console.service.admit_call(caller)?;
     let shown = console.history.after(asked.sample, asked.event);
     let start = console.cluster.start.to_string();
     let sample_ms = u64::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(u64::MAX);

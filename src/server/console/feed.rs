@@ -21,7 +21,9 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    Console, RequestOrigin, calls, failed, json_with, received,
+    Console, RequestOrigin, calls, failed, json_with,
+    places::FeedPlace,
+    received,
     shown::{ChangeCounts, ChangeShown, FeedLine, ShownFailure},
 };
 use crate::{
@@ -32,6 +34,7 @@ use crate::{
     service::ReplyStream,
     wire::{Form, status::outcome},
 };
+use lockkeeper_accept::origin;
 use lockkeeper_machine::{Change, LockName};
 
 /// How long changes are gathered into one line.
@@ -84,7 +87,7 @@ pub(super) async fn open(
         Err(_) => return failed(&Error::deadline_passed(false)),
     };
 
-    let Ok(permit) = console.feeds.try_acquire_owned() else {
+    let Some(place) = console.feeds.take(feed.owner(&remote)) else {
         let message = "this node serves as many feeds as it can: close a page that shows it, or open another node's";
         return json_with(StatusCode::TOO_MANY_REQUESTS, &ShownFailure { reason: "LIMIT_REACHED", message });
     };
@@ -93,8 +96,8 @@ pub(super) async fn open(
 
     // The feed is a task of its own: hyper does not poll the body of a client that does not read, so nothing here would end then.
     tokio::spawn(async move {
-        feed.run(events, sender).await;
-        drop(permit);
+        feed.run(events, sender, &place).await;
+        drop(place);
     });
 
     let headers = [
@@ -127,7 +130,13 @@ impl Feed {
         self.console.service.watch(&self.caller, Form::Typed(request)).await
     }
 
-    async fn run(self, mut events: ReplyStream<WatchEvent>, sender: mpsc::Sender<Bytes>) {
+    /// The client for which this node counts the feed: its identity or, without one, its host.
+    fn owner(&self, RequestOrigin(remote): &RequestOrigin) -> String {
+        let host = || origin(remote.ip()).to_string();
+        self.caller.identity.as_ref().map_or_else(host, |identity| format!("identity {identity}"))
+    }
+
+    async fn run(self, mut events: ReplyStream<WatchEvent>, sender: mpsc::Sender<Bytes>, place: &FeedPlace) {
         let ended = async {
             // Send the first line at once, so that the page knows that it is served.
             self.send(&sender, &mut Gathered::default()).await?;
@@ -151,6 +160,7 @@ impl Feed {
             ended = ended => ended,
             () = sender.closed() => Err(Gone),
             () = stopping.cancelled() => Ok(Some(Error::shutting_down())),
+            () = place.taken_away() => Ok(Some(Error::feed_gave_way())),
         };
 
         if let Ok(Some(error)) = ended {

@@ -22,6 +22,7 @@ mod assets;
 mod calls;
 mod feed;
 mod history;
+mod places;
 mod shown;
 
 use std::{
@@ -41,16 +42,16 @@ use axum::{
 };
 use serde::Serialize;
 use tokio::{
-    sync::{Mutex, Semaphore},
+    sync::Mutex,
     time::{Instant, timeout},
 };
 
-use self::history::RecentHistory;
+use self::{history::RecentHistory, places::FeedPlaces};
 use super::{
     api::{Caller, Deadline, Error, FailureReason},
     cluster::Cluster,
     gate::{self, Hosts},
-    http_port::ConnectionCertificate,
+    http_port::HttpConnection,
     service::Service,
     wire::status::outcome,
 };
@@ -85,7 +86,7 @@ pub(crate) struct Console {
     service: Service,
     clock: Arc<dyn Clock>,
     hosts: Arc<Hosts>,
-    feeds: Arc<Semaphore>,
+    feeds: Arc<FeedPlaces>,
     /// The leader's last answer, for all pages that are open here. It is locked while the leader is asked: the others wait for the same
     /// answer.
     leader: Arc<Mutex<Option<LeaderAnswer>>>,
@@ -103,7 +104,7 @@ struct LeaderAnswer {
 
 impl Console {
     pub(crate) fn new(cluster: Cluster, service: Service, clock: Arc<dyn Clock>, hosts: Arc<Hosts>) -> Self {
-        let feeds = Arc::new(Semaphore::new(FEEDS_MAX));
+        let feeds = Arc::new(FeedPlaces::new(FEEDS_MAX));
         let leader = Arc::default();
         let history = Arc::default();
         Self { cluster, service, clock, hosts, feeds, leader, history }
@@ -127,18 +128,23 @@ impl Console {
             .with_state(self)
     }
 
-    /// The caller of a request. Fails if its token is unknown.
+    /// The caller of a request. Fails if its token is unknown, or its identity has too many connections.
     fn caller(&self, head: &Parts, remote: &RequestOrigin) -> Result<Caller, Error> {
         let metadata = tonic::metadata::MetadataMap::from_headers(head.headers.clone());
         let access = self.service.access();
+        let connection = head.extensions.get::<HttpConnection>();
         let shown = match access.bearer(&metadata)? {
             Some((identity, token)) => Caller { identity: Some(identity), token: Some(token), ..Caller::default() },
             None => {
-                let certificate = head.extensions.get::<ConnectionCertificate>().and_then(|shown| shown.0.as_ref());
+                let certificate = connection.and_then(|connection| connection.certificate.as_ref());
                 let (identity, is_of_earlier) = access.certificate_identity(certificate)?;
                 Caller { identity, certificate: certificate.cloned(), is_of_earlier, ..Caller::default() }
             }
         };
+
+        if let (Some(who), Some(connection)) = (&shown.identity, connection) {
+            access.count_http_connection(who, connection)?;
+        }
 
         let deadline = Some(Deadline::at(Instant::now() + CALL_TIMEOUT));
         Ok(Caller { remote: Some(remote.0.into()), deadline, ..shown })
@@ -156,12 +162,16 @@ pub(crate) struct RequestOrigin(pub(crate) SocketAddr);
 
 /// Refuses requests of other sites, and says what a browser may do with the answers.
 async fn guarded(State(console): State<Console>, request: Request, next: Next) -> Response {
+    let connection = request.extensions().get::<HttpConnection>().cloned();
     let mut answer = match gate::check_page(&request, &console.hosts) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     };
     for (name, value) in HEADERS {
         answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    if connection.is_some_and(|connection| connection.must_finish()) {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer
 }

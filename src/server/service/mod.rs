@@ -252,7 +252,13 @@ impl Service {
         self.local.browse(caller, request)
     }
 
-    /// Refuses what the caller may not, as the request itself would be refused. For an answer that an adapter has already.
+    /// Refuses a caller that may not even see this node's condition. For an answer that names no lock.
+    pub(crate) fn admit_call(&self, caller: &Caller) -> Result<(), Error> {
+        self.local.access.count_call(caller)?;
+        self.local.access.admit(caller)
+    }
+
+    /// Refuses what the caller may not, as the request itself would be refused. For an answer that an adapter has already, or makes itself.
     pub(crate) fn check(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
         self.local.access.count_call(caller)?;
         self.local.check(caller, request)

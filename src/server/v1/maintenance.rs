@@ -20,13 +20,15 @@ use tonic::{Request, Response, Status};
 
 use super::{Service, caller};
 use crate::{
-    api::{Caller, Error, requests::GetLock},
+    api::{
+        Caller, Error,
+        requests::{GetLock, SaveBackup},
+    },
     wire::Form,
 };
 use lockkeeper_environment::{Blocking, Environment};
 use lockkeeper_machine::{LockName, Note, Page, Ticket, Token, WallTime};
 use lockkeeper_planted::VERSION;
-use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_proto::v1::{SaveSnapshotRequest, SaveSnapshotResponse, maintenance_server};
 use lockkeeper_raft::{
     Replica,
@@ -187,8 +189,7 @@ impl maintenance_server::Maintenance for Maintenance {
         request: Request<SaveSnapshotRequest>,
     ) -> Result<Response<Self::SaveSnapshotStream>, Status> {
         let caller = caller(&self.service, &request)?;
-        self.service.access().admit(&caller)?;
-        self.service.access().check(&caller, Right::Administer, RequestSubject::Cluster)?;
+        self.service.check(&caller, &SaveBackup)?;
         let pieces = self.save(&caller, request.into_inner().stale).await?;
         let pieces =
             pieces.map(|piece| piece.map(|data| SaveSnapshotResponse { data: data.into() }).map_err(Status::from));

@@ -127,3 +127,7 @@ pub(crate) struct SemaphoreResized {
     /// Number of acquires that still wait for it.
     pub(crate) waiters: u64,
 }
+
+/// Sends a backup of the table, which the node that is asked makes itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SaveBackup;
