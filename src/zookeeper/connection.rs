@@ -184,7 +184,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         let _call = slot.call().map_err(|_| ClosingReason::AtOnce)?;
 
         self.node.stats.received.fetch_add(1, Relaxed);
-        let identity = self.identity.as_ref().map(|proof| proof.identity.clone());
+        let identity = self.identity.as_ref().map(|proof| proof.name.clone());
         let greeting = greet(&self.node, self.address, identity, &request).await;
         match greeting {
             Ok(Greeting::Session(mut session, answer)) => {
