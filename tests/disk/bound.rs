@@ -192,7 +192,8 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
     }
 }
 
-/// Whoever rewrites a few values makes the log grow and not the table: no limit of the table stops it. Neither number of entries is reached.
+/// Whoever rewrites a few values makes the log grow and not the table: no limit of the table stops it. Neither number of entries is
+/// reached.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_is_limited_in_bytes_however_few_its_entries_are() {
     let cluster = cluster_with(|options| {

@@ -202,8 +202,8 @@ impl SnapshotBuilder {
         Ok(file)
     }
 
-    /// Makes attempts until one succeeds, or fails for another reason than a shortage. openraft stops at an error of its builder; but log and
-    /// table are sound, and without a snapshot the log only grows.
+    /// Makes attempts until one succeeds, or fails for another reason than a shortage. openraft stops at an error of its builder; but log
+    /// and table are sound, and without a snapshot the log only grows.
     ///
     /// Each attempt writes the same table: between two entries, as here, all audit lines up to it are on their way to the files.
     async fn write_at_last(&self, frozen: &Arc<Applied>) -> io::Result<SnapshotFile> {

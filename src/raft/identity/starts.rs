@@ -28,7 +28,8 @@ use crate::types::{CommittedLeaderId, LogId};
 #[serde(try_from = "String", into = "String")]
 pub struct Start(u64);
 
-/// Maximum starts of a directory in its file, of those that were shown to peers. A peer that was away for more starts takes the node for a copy.
+/// Maximum starts of a directory in its file, of those that were shown to peers. A peer that was away for more starts takes the node for a
+/// copy.
 pub(super) const STARTS_KEPT: usize = 4096;
 
 /// The last entry that a leader knows to be durable on a member.

@@ -198,8 +198,8 @@ pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
 pub(super) type Store = Journaled<SledDisk>;
 type OpenedTrees = Result<(LogTrees<Store>, Recovered), LogOpenError>;
 
-/// Runs the steps that may panic or hang on damaged files on a thread of their own. sled's opening is one step; then each entry that is read
-/// and checked is one, so that a long log needs no longer limit.
+/// Runs the steps that may panic or hang on damaged files on a thread of their own. sled's opening is one step; then each entry that is
+/// read and checked is one, so that a long log needs no longer limit.
 fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<LogMark>) -> OpenedTrees {
     let directory = &request.directory;
     let failed = |action| move |source| LogOpenError::io(directory, action, source);

@@ -136,8 +136,8 @@ pub async fn limit(
     }
 }
 
-/// Has openraft purge what a snapshot replaced beyond [`KEPT_BYTES_MAX`]: by itself it keeps `keep_entries`, however large they are. Returns
-/// when openraft stops.
+/// Has openraft purge what a snapshot replaced beyond [`KEPT_BYTES_MAX`]: by itself it keeps `keep_entries`, however large they are.
+/// Returns when openraft stops.
 pub async fn purge_beyond<M: RaftStateMachine<TypeConfig>>(
     raft: openraft::Raft<TypeConfig, M>,
     log: LogBytes,

@@ -56,8 +56,8 @@ pub struct LogOptions {
     pub journal_bytes: u64,
     /// How long one group of writes may take before the log counts as failed.
     pub stall_limit: Duration,
-    /// How long a step of the opening may take. For sled the time in which a slow disk reads its file is added. How long the log is does not
-    /// matter.
+    /// How long a step of the opening may take. For sled the time in which a slow disk reads its file is added. How long the log is does
+    /// not matter.
     pub open_limit: Duration,
     /// Called when the log fails.
     pub on_failure: FailureHandler,
@@ -66,8 +66,8 @@ pub struct LogOptions {
 }
 
 impl Default for LogOptions {
-    /// No snapshot, no owner, 32 MiB of cache, 4 MiB in each file of the journal, 10 s for a group of writes, 120 s for a step of the opening; a
-    /// failure [ends the process](end_the_process).
+    /// No snapshot, no owner, 32 MiB of cache, 4 MiB in each file of the journal, 10 s for a group of writes, 120 s for a step of the
+    /// opening; a failure [ends the process](end_the_process).
     fn default() -> Self {
         Self {
             snapshot: None,

@@ -403,9 +403,9 @@ mod tests {
             assert!(!commit(vec![put(1, 140, DynamoLease::None)]), "a release");
             assert!(commit(vec![put(1, 140, DynamoLease::None)]), "a write of what is free");
             assert!(commit(vec![put(1, 100, acquired())]));
-            assert!(!commit(vec![Write::Delete { key: vec![1] }, answer(3)]), "a release that keeps its answer");
-            assert!(commit(vec![Write::Delete { key: vec![1] }, answer(4)]), "it deletes nothing");
-            assert!(commit(vec![put(5, 1, Lease::None)]));
+            assert!(!commit(vec![DynamoWrite::Delete { key: vec![1] }, answer(3)]), "a release that keeps its answer");
+            assert!(commit(vec![DynamoWrite::Delete { key: vec![1] }, answer(4)]), "it deletes nothing");
+            assert!(commit(vec![put(5, 1, DynamoLease::None)]));
         }
     }
 
