@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use lockkeeper_config::ZookeeperConfig;
 use lockkeeper_environment::Environment;
 use lockkeeper_transport::{Listen, tls::Acceptor};
-use lockkeeper_zookeeper::{ZookeeperIdentity, Zookeeper, ZookeeperListener, ZookeeperOptions};
+use lockkeeper_zookeeper::{Zookeeper, ZookeeperIdentity, ZookeeperListener, ZookeeperOptions};
 
 use self::{
     copy::NodeCopy,
