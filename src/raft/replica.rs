@@ -108,7 +108,7 @@ impl Replica {
             silence_max,
             disks: Disks::default(),
             hearing: None,
-            notes: Notes::default(),
+            notes: AuditNotes::default(),
         }
     }
 
