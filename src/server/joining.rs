@@ -2,8 +2,7 @@
 //!
 //! A node that starts with `join` asks the nodes there to be added: any node forwards the request to the leader, which asks this node, at
 //! its peer address, who it is. From then on the leader sends it the table and the log ([`lockkeeper_raft::members`]). The request is
-//! repeated until the log names this node with its addresses; so a leader that fails meanwhile costs a repetition. A node that joined asks
-//! again whenever it hears no leader: the cluster may have other addresses for it than its own log.
+//! repeated until the log names this node with its addresses; so a leader that fails meanwhile costs a repetition.
 //!
 //! A member that restarts with other addresses sends the same request, to the members that it knows. If it comes to lead, it makes the
 //! change itself: a node that passes the request on to the leader would look for it at its old address.
@@ -105,15 +104,11 @@ impl<C: Connector> JoiningNode<C> {
 
     /// Whether the node must send a request: the log lacks this node, or has other addresses for it. A founder is not in the log until the
     /// cluster is founded, and a member that was removed must not ask again.
-    ///
-    /// The log of a node that hears no leader may be old. The entry that made it a member may never have been committed, and a later one
-    /// may have given it other addresses: it was there for a moment, or a copy of its data directory was. Then the leader calls it there,
-    /// for ever. To ask once more changes nothing for a member whose addresses are right.
     async fn needs_request(&self) -> bool {
         let Self { identity, replica, own, .. } = self;
         match in_log(replica, own.node_id) {
             Some(node) if node.peer_address == own.peer_address && node.client_address == own.client_address => {
-                self.joins() && is_alone(replica).await
+                self.joins() && may_be_forgotten(replica).await
             }
             Some(_) => true,
             None if !self.joins() => false,
@@ -169,9 +164,6 @@ impl<C: Connector> JoiningNode<C> {
             stays_learner: false,
         };
 
-        let is_known = in_log(&self.replica, self.own.node_id).is_some();
-        let what =
-            if is_known { "for the cluster to know this node's addresses" } else { "to be added to the cluster" };
         let asked = if self.joins() { self.endpoints.clone() } else { members(&self.replica, self.own.node_id) };
         for endpoint in asked {
             if !self.needs_request().await || self.replica.leads() {
@@ -193,10 +185,21 @@ impl<C: Connector> JoiningNode<C> {
                 return Err(NotAdmitted { endpoint, reason: refusal.message().to_owned() });
             }
             let reason = format!("{endpoint}: {}", refusal.message());
-            logged.note(what, reason, transport_only(&refusal));
+            logged.note("to be added to the cluster", reason, transport_only(&refusal));
         }
         Ok(())
     }
+}
+
+/// Whether no leader may know of this node. The entry that makes it a member is not committed, as far as this node knows, and it hears no
+/// leader: the leader that wrote the entry may have been replaced by one that never received it.
+async fn may_be_forgotten(replica: &Replica) -> bool {
+    let is_committed = {
+        let metrics = replica.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        *metrics.membership_config.log_id() <= metrics.last_applied
+    };
+    !is_committed && is_alone(replica).await
 }
 
 fn in_log(replica: &Replica, node_id: u64) -> Option<MemberNode> {

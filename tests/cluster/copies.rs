@@ -2,7 +2,7 @@
 
 use std::{fs, io::ErrorKind, path::Path};
 
-use lockkeeper::{config::Config, local::LocalCluster, proto::v1::StatusResponse};
+use lockkeeper::{local::LocalCluster, proto::v1::StatusResponse};
 
 use crate::support::{LONG, client, cluster, leader, lockkeeper, long_session, output, text, until};
 
@@ -131,49 +131,4 @@ async fn an_older_copy_is_known_to_the_other_follower_though_the_leader_is_down(
     cluster.node_mut(id).kill().await;
     let said = put_back(&mut cluster, id, &aside.path().join("older")).await;
     assert!(said.contains("older copy") && said.contains(&format!("node {other} remembers")), "{said}");
-}
-
-/// The cluster has taken the copy's addresses by the time at which it refuses the copy, and the log of the member itself does not say so.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_joined_is_found_again_after_a_copy_of_it_was_started_elsewhere() {
-    let mut cluster = cluster().await;
-    cluster.add(4).expect("its configuration").spawn().expect("it starts");
-    let is_voter = async || {
-        let members = status(&cluster, 4).await?.members;
-        members.iter().find(|member| member.node_id == 4 && member.voter).map(drop)
-    };
-    until("a fourth voter", is_voter).await;
-    catches_up(&cluster, 4).await;
-
-    let aside = tempfile::tempdir().expect("a directory");
-    let own = cluster.node(4).config().clone();
-    cluster.node_mut(4).stop().await.expect("it ran");
-    copy(&own.data_dir, &aside.path().join("data"));
-    cluster.node_mut(4).spawn().expect("it starts");
-    cluster.ready(LONG).await.expect("it serves");
-    catches_up(&cluster, 4).await;
-
-    // It reaches the others at their ports for clients alone, so that only the leader's call tells that it is a copy.
-    let [client_listen, peer_listen] = [(); 2].map(|()| {
-        let listener = lockkeeper::local::free_port().expect("a free port");
-        listener.local_addr().expect("it is bound").to_string()
-    });
-    let members = cluster.node(1).config().members.clone();
-    let mut elsewhere = Config { data_dir: aside.path().join("data"), client_listen, peer_listen, members, ..own };
-    for member in &mut elsewhere.members {
-        let closed = lockkeeper::local::free_port().expect("a free port");
-        member.peer_address = closed.local_addr().expect("it is bound").to_string();
-    }
-    let file = aside.path().join("copy.toml");
-    fs::write(&file, toml::to_string(&elsewhere).expect("a configuration")).expect("written");
-    let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(file)).await);
-    assert_eq!(code, 25, "{said}");
-    assert!(said.contains("older copy"), "{said}");
-    let leads = leader(&cluster).await;
-    let members = status(&cluster, leads).await.expect("it leads").members;
-    let known = members.iter().find(|member| member.node_id == 4).expect("a member");
-    assert_eq!(known.peer_address, elsewhere.peer_listen, "the cluster has taken the copy's address");
-
-    acquire(&cluster, "after").await;
-    catches_up(&cluster, 4).await;
 }
