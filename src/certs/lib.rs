@@ -465,7 +465,7 @@ impl Files {
     }
 }
 
-/// Whether there is such a file, with a block of PEM whose label ends with this.
+/// Whether the file exists and has a block of PEM whose label ends with this.
 fn holds(file: &Path, label: &str) -> Result<bool, CertsError> {
     let content = match fs::read(file) {
         Ok(content) => content,

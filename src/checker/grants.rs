@@ -1,7 +1,7 @@
 //! Grants, and the time for which each was certainly held.
 //!
-//! A grant is told by the answer of its acquire or, if that told none, of a retry: also after an attempt that failed, since the holder trusts
-//! what the retry says. (Whether a retry may still be granted after a final answer is for `exactly_once`.)
+//! A grant is told by the answer of its acquire or, if that told none, of a retry: also after an attempt that failed, since the holder
+//! trusts what the retry says. (Whether a retry may still be granted after a final answer is for `exactly_once`.)
 //!
 //! A tenure certainly begins when its grant is answered, or when a *higher* token is answered for any lock, since
 //! tokens are given in the order of grants. It certainly lasts until the earliest of:

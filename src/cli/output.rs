@@ -75,8 +75,8 @@ impl TableOutput {
     }
 }
 
-/// Writes and flushes at once, for readers of a pipe. A stdout that its reader has closed is no error: what the command found is in its exit
-/// code, and what it has still to do is done.
+/// Writes and flushes at once, for readers of a pipe. A stdout that its reader has closed is not an error: what the command found is in
+/// its exit code, and what it has still to do is done.
 pub(super) fn print(text: &str) -> io::Result<()> {
     match deliver(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

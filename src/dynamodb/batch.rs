@@ -354,7 +354,6 @@ impl<S: DynamoStore> Database<S> {
 
         for _ in 0..TRIES {
             let (located, answers) = self.locate(caller, &wanted, &answer_key).await?;
-
             // Read together with the items: between an answer that is read first and items that are read later, the lock could have been
             // lost.
             if let (Some(mark), Some(kept)) = (mark, answers.into_iter().flatten().next()) {

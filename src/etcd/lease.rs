@@ -61,8 +61,8 @@ impl<S: EtcdStore> Lease for Etcd<S> {
         let caller = self.caller(&request)?;
         self.store.close(&caller, key::session(request.into_inner().id)).await?;
 
-        // A client watches, or reads, from the revision of the answer on, so it must be one at which the lease's keys are gone. This node may
-        // not have applied that yet. The lease is revoked by now: a revision that cannot be read is no reason to say anything else.
+        // A client watches, or reads, from the revision of the answer on, so it must be one at which the lease's keys are gone. This node
+        // may not have applied that yet. The lease is revoked by now, and a revision that cannot be read changes nothing about that.
         let after = self.store.get(&caller, Vec::new(), None).await;
         let header = after.map_or_else(|_| self.header_now(), |after| self.header(after.revision));
         Ok(Response::new(LeaseRevokeResponse { header }))

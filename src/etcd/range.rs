@@ -44,8 +44,8 @@ impl<S: EtcdStore> Etcd<S> {
         self.read_at(caller, request, at).await
     }
 
-    /// Answers a read that may show an old state, from this node's copy: also without a leader, as etcd does. Returns `None` if the read must
-    /// show the newest state, or is too large to be answered at once.
+    /// Answers a read that may show an old state, from this node's copy: also without a leader, as etcd does. Returns `None` if the read
+    /// must show the newest state, or is too large to be answered at once.
     pub(crate) async fn read_copy(
         &self,
         caller: &S::Caller,

@@ -216,7 +216,7 @@ fn set_repl(lua: &Lua, arguments: MultiValue) -> mlua::Result<()> {
         // The text is that of Redis, which miscounts.
         return Err(reply_error("redis.set_repl() requires two arguments."));
     }
-    // What is no number counts as 0, as by `lua_tonumber`.
+    // A value that cannot become a number counts as 0, as by `lua_tonumber`.
     let flags = lua.coerce_number(arguments.front().cloned().unwrap_or_default())?.unwrap_or(0.0);
     if (0.0..4.0).contains(&flags.trunc()) {
         return Ok(());

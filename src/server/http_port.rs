@@ -29,7 +29,8 @@ pub(crate) struct HttpConnection {
 
 impl HttpConnection {
     fn new(certificate: Option<ShownCertificate>) -> Self {
-        let (shared, must_close) = Default::default();
+        let shared = Arc::default();
+        let must_close = Arc::default();
         Self { certificate, shared, must_close }
     }
 

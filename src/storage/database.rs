@@ -117,8 +117,8 @@ fn delete_unfinished(database: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Prepares the files of a database for sled: unfinished ones are deleted, and pages that were never synced are refused. `is_new`: nothing
-/// was ever stored, so what an interrupted opening left is deleted too.
+/// Prepares the files of a database for sled: unfinished ones are deleted, and pages that were never synced are refused. With `is_new`,
+/// nothing was ever stored, so what an interrupted opening left is deleted too.
 pub fn prepare(database: &Path, is_new: bool) -> Result<(), Unprepared> {
     delete_unfinished(database).map_err(Unprepared::Io)?;
     if is_new {

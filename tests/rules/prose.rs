@@ -28,11 +28,11 @@ struct Ratchet {
 
 /// To be lowered (the comments: raised) by the commit that makes a number better.
 const RATCHETS: [Ratchet; 12] = [
-    Ratchet { what: UNDIVIDED, now: 9, goal: 30 },
+    Ratchet { what: UNDIVIDED, now: 10, goal: 30 },
     Ratchet { what: COMMENTS, now: 20, goal: 25 },
     Ratchet { what: PAIRED_BINDINGS, now: 15, goal: 20 },
     Ratchet { what: BOOLEAN_ARMS, now: 0, goal: 0 },
-    Ratchet { what: SHARED_NAMES, now: 31, goal: 60 },
+    Ratchet { what: SHARED_NAMES, now: 32, goal: 60 },
     Ratchet { what: NAMED_OF, now: 1, goal: 10 },
     Ratchet { what: LONGEST, now: 80, goal: 80 },
     Ratchet { what: LONGEST_ROW, now: 8, goal: 8 },
@@ -517,7 +517,7 @@ fn divided() {
     assert_eq!(measured.map(|what| measures.number(what)), [2, 2, 1, 8, 3, 2, 1, 1, 1]);
 
     let found: Vec<_> = functions(text).iter().map(|function| (function.line, function.has_blank_line)).collect();
-    assert_eq!(found, [(9, false), (28, true)]);
+    assert_eq!(found, [(12, false), (31, true)]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Tools {
     }
 
     /// Disables libfaketime if this process, which was started under it, has not loaded it: then none does. A program that is linked
-    /// statically loads nothing, and no program loads a file that is no library.
+    /// statically loads nothing, and no program loads a file that is not a library.
     pub(crate) fn check_loaded(&mut self, pid: u32) {
         let Some(library) = self.libfaketime() else { return };
         // Where the kernel does not show it, a jump without effect is noticed when it is tried.

@@ -277,7 +277,7 @@ pub(crate) struct SessionWatch {
 }
 
 impl SessionWatch {
-    /// From now on, a closed session is no loss: its holder closes it, and records that. Call it before the close.
+    /// From now on, a closed session does not count as a loss: its holder closes it, and records that. Call it before the close.
     pub(crate) fn expect_close(&self) {
         self.is_closing.store(true, Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
 //! Jepsen's EDN: one operation map a line, in the order of time.
 //!
-//! The absence of a value is a number, too, which is below all others of its file and is written before anything else: Knossos accepts a read
-//! of `nil` in every state, since with `nil` its histories say that the value is not known.
+//! The absence of a value is a number, too, which is below all others of its file and is written before anything else: Knossos accepts a
+//! read of `nil` in every state, since with `nil` its histories say that the value is not known.
 
 use std::fmt::Write as _;
 
@@ -85,7 +85,7 @@ fn text(mut lines: Vec<EdnLine>) -> String {
     text
 }
 
-/// A number that is no value of these operations, for a register without a value.
+/// A number that none of these operations has as a value, for a register without a value.
 fn absence(operations: &[ExportedOperation]) -> i128 {
     let values = operations.iter().flat_map(|operation| match operation.step {
         ExportedStep::Read(value) => [value, None],

@@ -34,8 +34,8 @@ pub struct Meta {
     /// Bound on the time in which a renewal of a bystander is acknowledged while a quorum can be reached, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renewal_bound_ms: Option<u64>,
-    /// Bound on the time from the acknowledgement of a change, or from the beginning of a later watch, to its report by each watch of it, in
-    /// milliseconds, without time under faults.
+    /// Bound on the time from the acknowledgement of a change, or from the beginning of a later watch, to its report by each watch of it,
+    /// in milliseconds, without time under faults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch_bound_ms: Option<u64>,
     /// Bound on the longest turn of each runtime, in microseconds.

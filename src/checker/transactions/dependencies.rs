@@ -270,7 +270,7 @@ fn add_ends<'r>(
     let Operation { invoked_ns, ended_ns, .. } = *operation;
     match step {
         TxnStep::Put(put) => {
-            // What somebody found absent is no more. So the end of a lease matters until the put that has the lease was answered, at the
+            // What somebody found absent has ended. So the end of a lease matters until the put that has the lease was answered, at the
             // latest: a transaction that begins later and finds the register absent comes after that end.
             let from_ns = ends.may_end_from(put).map(|from_ns| from_ns.max(invoked_ns));
             registers.entry(&put.key).or_default().ends.0.extend(from_ns.map(|from_ns| (from_ns, ended_ns)));

@@ -2,8 +2,8 @@
 //!
 //! A watch reports each change in its range once, in the order of revisions. When it has reported a revision, it has reported all changes
 //! of earlier ones; when it has claimed progress, all up to that revision. A change that was acknowledged must be reported within the
-//! `watch_bound_ms` of the meta, without time under faults, by each watch that is there for so long. Without that promise, it cannot be told
-//! whether a watch that is open at the end of the run still goes on: one that lacks an acknowledged change leaves this undecided.
+//! `watch_bound_ms` of the meta, without time under faults, by each watch that is there for so long. Without that promise, it cannot be
+//! told whether a watch that is open at the end of the run still goes on: one that lacks an acknowledged change leaves this undecided.
 //!
 //! What a watch reports must also have happened: a value that no transaction can have put is reported by [`super::timeline`].
 
@@ -257,8 +257,8 @@ impl<'r> WatchState<'r> {
         }
     }
 
-    /// Finds registers that were reported as deleted, and that were written then, or that nothing can have ended. Returns those whose leases
-    /// ended too early.
+    /// Finds registers that were reported as deleted, and that were written then, or that nothing can have ended. Returns those whose
+    /// leases ended too early.
     fn find_false_ends(
         &self,
         watch: &'r str,

@@ -36,10 +36,11 @@
 //! and `fg`, `bg` and pipelines work. Ctrl-Z stops it and the wrapper; the keepers are in groups of their own, continue to
 //! count, and kill the command if it is stopped for too long.
 //!
-//! Not covered: processes that do not belong to this user any more (`sudo`) or never were descendants (a container that
-//! a daemon started for the command); and three faults at once. Descendants that cannot be killed are named after [`KILLING_MAX`]. The lock
-//! is then not given back: it opens when the session expires, so that they have at least this time to end. Platforms other than Linux have no subreaper and no parent-death signal:
-//! there is one keeper, only the command and its process group are killed, and processes that it left behind stay.
+//! Not covered: processes that do not belong to this user any more (`sudo`) or never were descendants (a container that a daemon started
+//! for the command); and three faults at once. Descendants that cannot be killed are named after [`KILLING_MAX`]. The lock is then not
+//! given back: it opens when the session expires, so that they have at least this time to end. Platforms other than Linux have no
+//! subreaper and no parent-death signal: there is one keeper, only the command and its process group are killed, and processes that it
+//! left behind stay.
 
 mod descendants;
 mod keeper;

@@ -148,6 +148,7 @@ fn meta(
     let (term, index) = copied.map_or((0, 0), |last| (last.leader_id.term, last.index));
     let leader_id = CommittedLeaderId::new(term.saturating_add(1));
     let last = LogId { leader_id, index: first_index(at, index) };
+
     let node = |made: &MemberDirectory<'_>| {
         (made.node_id, MemberNode { incarnation: Some(made.incarnation), ..made.node.clone() })
     };

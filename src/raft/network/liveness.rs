@@ -74,7 +74,7 @@ impl PeerLiveness {
         self.record_call(peer, connection, true);
     }
 
-    /// Records a call by a node that is no member, as far as this node knows.
+    /// Records a call by a node that is not a member, as far as this node knows.
     pub fn called_by_other(&self, node: u64, connection: Option<&Remote>) {
         self.record_call(node, connection, false);
     }

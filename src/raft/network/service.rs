@@ -484,7 +484,7 @@ impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
     /// what is applied. Only the latest entry that both have needs a look, since all before it follow from it; in nearly all requests there
     /// is none, or it is the last one that was applied.
     ///
-    /// Of an entry that was purged, only the snapshot's end is known. Terms do not fall along a log (§5.3 of the Raft paper), so an entry
+    /// If an entry was purged, only the snapshot's end is known. Terms do not fall along a log (§5.3 of the Raft paper), so an entry
     /// before that end with a later term is not the one that this node had there. Neither does Raft look at these: it takes any entry up to
     /// the last one that is committed for its own, and acknowledges it.
     async fn compare(&self, sender: Sender, vote: Vote, mut named: impl Iterator<Item = LogId>) -> Result<(), Status> {

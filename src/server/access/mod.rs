@@ -1,9 +1,9 @@
 //! Identities of callers, and their rights: tokens, the policy, and the limits of identities.
 //!
 //! A node knows a caller by its bearer token or its certificate, and asks the policy before it executes a request. Both come from files,
-//! which are read again every [`REREAD`]. A change counts once the file reads the same twice, [`SETTLING`] apart. One that cannot be used is
-//! logged with its line, and what was in force stays in force. A node with a bad file does not start: a node that serves everybody because
-//! of a typing error would be worse.
+//! which are read again every [`REREAD`]. A change counts once the file reads the same twice, [`SETTLING`] apart. One that cannot be used
+//! is logged with its line, and what was in force stays in force. A node with a bad file does not start: a node that serves everybody
+//! because of a typing error would be worse.
 //!
 //! * [`guard`] says what each request needs, in one table.
 //! * [`calls`] counts calls per second.
@@ -12,9 +12,9 @@
 //! * [`earlier`] serves clients of the cluster that this one was restored from.
 //!
 //! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, and ends when its token is withdrawn: within
-//! [`REREAD`] and [`SETTLING`] at the node that the client is connected to. So it does when its certificate expires, or no authority of this
-//! node has signed it any more ([`lockkeeper_transport::tls`]); there its connection ends, too. Each request of a pipeline and each renewal
-//! is decided anew. A watch ends once the policy of the leader no longer allows it.
+//! [`REREAD`] and [`SETTLING`] at the node that the client is connected to. So it does when its certificate expires, or no authority of
+//! this node has signed it any more ([`lockkeeper_transport::tls`]); there its connection ends, too. Each request of a pipeline and each
+//! renewal is decided anew. A watch ends once the policy of the leader no longer allows it.
 
 mod calls;
 mod connections;

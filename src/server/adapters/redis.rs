@@ -584,7 +584,7 @@ fn lease(expiry: Expiry, claim: &LockClaim) -> (PutLease, Option<PutClaim>) {
         LockClaim::None => (PutLease::Until(deadline), None),
         LockClaim::Kept => (PutLease::Extended(deadline), None),
         LockClaim::New { name, holder } => {
-            // An entry whose name no lock can have is no lock. It has its deadline all the same.
+            // An entry whose name a lock cannot have is not shown as a lock. It has its deadline all the same.
             let lock = LockName::new(name).ok();
             let label = Label::new(&shortened(holder)).unwrap_or_default();
             (PutLease::Until(deadline), lock.map(|lock| PutClaim { lock, label }))

@@ -44,7 +44,7 @@ impl FeedPlaces {
         Self { places_max, taken: Mutex::default() }
     }
 
-    /// A place for a feed of this client. `None` if there is none that it may have.
+    /// A place for a feed of this client. Returns `None` if it may have no further one.
     pub(super) fn take(self: &Arc<Self>, owner: String) -> Option<FeedPlace> {
         let mut taken = self.taken();
         if taken.feeds.len() >= self.places_max {

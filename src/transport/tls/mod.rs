@@ -6,9 +6,9 @@
 //! * [`ShownCertificate`]: what the other end of an accepted connection has shown, and whether it still counts.
 //! * [`Subject`]: whom a certificate names. `subject` reads it, `files` the files, `verify` decides which certificate counts where.
 //!
-//! Only TLS 1.3, by rustls with *ring*. A port that asks for certificates resumes no session: each handshake verifies. A certificate counts
-//! if one of the authorities in the file `ca` signed it, it has not expired, it is for that end (its extended key usage), and its subject is
-//! what that end must be:
+//! Only TLS 1.3, by rustls with *ring*. A port that asks for certificates resumes no session: each handshake verifies. A certificate
+//! counts if one of the authorities in the file `ca` signed it, it has not expired, it is for that end (its extended key usage), and its
+//! subject is what that end must be:
 //!
 //! | who asks | what the other end must be |
 //! |---|---|
@@ -151,8 +151,11 @@ impl Tls {
     /// when, is for the node to decide: [`Subject::cluster`] tells it from others.
     pub fn load_accepting(files: TlsFiles, earlier: Option<String>) -> Result<Self, TlsError> {
         let current = Current::from_files(&files, earlier.as_deref(), files.read()?, 0)?;
-        let (successor, generation, changes) = Default::default();
         let current = RwLock::new(Arc::new(current));
+        let successor = Arc::default();
+        let generation = AtomicU64::default();
+        let changes = watch::Sender::default();
+
         Ok(Self { shared: Arc::new(SharedTls { files, earlier, successor, current, generation, changes }) })
     }
 

@@ -41,7 +41,7 @@ enum WatchReason {
 }
 
 impl WatchReason {
-    /// A change that a client of such a watch may expect, whatever the node's state is.
+    /// A change that a client of this kind of watch may expect, whatever the node's state is.
     fn any_change(self) -> MissedChange {
         match self {
             Self::Exist => MissedChange::Created,
@@ -54,9 +54,9 @@ impl WatchReason {
 impl<S: ZookeeperStore> ClientSession<S> {
     /// Sets watches again. Those whose change was missed fire at once, and before the reply.
     ///
-    /// Clients do not look at the error of the reply: they count on all of their watches from then on. So no watch is left out silently. One
-    /// for a node that its client may not read fires, and the client learns by its next read that it may not. Where this node has no room
-    /// for all, the connection ends, and the client comes back, perhaps at another node.
+    /// Clients do not look at the error of the reply: they count on all of their watches from then on. So no watch is left out silently.
+    /// One for a node that its client may not read fires, and the client learns by its next read that it may not. Where this node has no
+    /// room for all, the connection ends, and the client comes back, perhaps at another node.
     pub(super) async fn set_watches(&self, relative: i64, paths: &WatchPaths) -> RequestAnswer {
         let relative = u64::try_from(relative).unwrap_or_default();
         let lists = [
