@@ -115,6 +115,7 @@ impl<S: RedisStore> RedisSession<S> {
 
         let is_pattern = command == "psubscribe";
         let topics: Vec<_> = arguments[1..].iter().map(|name| Topic { is_pattern, name: name.to_vec() }).collect();
+
         let client = self.client().clone();
         let subscriptions = self.subscriptions.get_or_insert_with(|| {
             let (outbox, inbox) = Outbox::new(client);
