@@ -298,7 +298,7 @@ impl AuditWriter {
                 fs::remove_file(path).map_err(FileError::io(path))?;
                 return Ok(Resumed::Removed);
             }
-            Err(error) if error.is_damage() && begins_as_ours(path).map_err(FileError::io(path))? => {
+            Err(error) if error.is_damage() && is_ours(path).map_err(FileError::io(path))? => {
                 tracing::error!(%error, "the header of the audit file was changed; the file is left as it is, and a new one is begun");
                 return Ok(Resumed::Unreadable);
             }
@@ -399,11 +399,12 @@ impl AuditWriter {
         self.drop_oldest()
     }
 
-    /// The path of a file that begins with this line. If a changed file has the name already, a number is added.
+    /// The path of a file that begins with this line. If a changed file has the name already, a number is added. Sorted by name, the file
+    /// comes after the changed one.
     fn path(&self, line: u64) -> PathBuf {
         let name = |again: u32| match again {
             0 => format!("{AUDIT_PREFIX}{line:020}{SUFFIX}"),
-            _ => format!("{AUDIT_PREFIX}{line:020}-{again}{SUFFIX}"),
+            _ => format!("{AUDIT_PREFIX}{line:020}_{again:04}{SUFFIX}"),
         };
         (0..).map(|again| self.directory.join(name(again))).find(|path| !path.exists()).expect("a name is free")
     }
@@ -444,12 +445,22 @@ enum Resumed {
     Unreadable,
 }
 
-/// Whether a file begins like each audit file, whatever follows. A file of another program does not.
-fn begins_as_ours(path: &Path) -> io::Result<bool> {
+/// Whether this is a file that a node wrote, however damaged: it begins like each audit file, or has the name of one. A file of another
+/// program is not, nor is one of another format.
+fn is_ours(path: &Path) -> io::Result<bool> {
     let own = format!("{{\"lockkeeper_audit\":{FORMAT},");
     let mut begin = Vec::new();
     File::open(path)?.take(own.len() as u64).read_to_end(&mut begin)?;
-    Ok(begin == own.as_bytes())
+    Ok(begin == own.as_bytes() || has_own_name(path) && !begin.starts_with(b"{\"lockkeeper_audit\":"))
+}
+
+/// Whether a file is named as `AuditWriter::path` names files.
+fn has_own_name(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let numbered = name.strip_prefix(AUDIT_PREFIX).and_then(|name| name.strip_suffix(SUFFIX)).unwrap_or_default();
+    let (line, again) = numbered.split_once('_').unwrap_or((numbered, "0"));
+
+    line.len() == 20 && [line, again].iter().all(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn has_line(path: &Path) -> io::Result<bool> {

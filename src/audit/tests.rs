@@ -398,8 +398,8 @@ fn a_file_with_a_line_that_is_too_long_is_left_alone() {
 fn a_file_with_a_rotten_header_is_left_alone_and_its_lines_count_as_missing() {
     let lines = sound();
     let small = Rotation { file_bytes: 500, files_kept: 0 };
-    // A byte that is not text, and a letter that is another one: no field has this name.
-    for (at, bit) in [(30, 0x80), (24, 0x01)] {
+    // A byte that is not text, a letter that is another one (no field has this name), and a file that does not begin like ours.
+    for (at, bit) in [(30, 0x80), (24, 0x01), (0, 0x01)] {
         let (directory, head) = files_of(&lines, small);
         let files = files_in(directory.path()).unwrap();
         let newest = files.last().unwrap();
@@ -411,7 +411,14 @@ fn a_file_with_a_rotten_header_is_left_alone_and_its_lines_count_as_missing() {
         let mut writer = AuditWriter::open(directory.path(), "c", small).unwrap();
         let mut last = writer.last.unwrap();
         assert_eq!(last.lines, before);
-        write(&mut writer, &mut last, &lines[usize::try_from(before).unwrap()..]);
+        let (next, rest) = lines[usize::try_from(before).unwrap()..].split_at(1);
+        write(&mut writer, &mut last, next);
+
+        // The next start goes on with the new file.
+        drop(writer);
+        let mut writer = AuditWriter::open(directory.path(), "c", small).unwrap();
+        assert_eq!(writer.last, Some(last));
+        write(&mut writer, &mut last, rest);
         assert_eq!((last, fs::read(newest).unwrap()), (head, bytes));
         let again = files_in(directory.path()).unwrap();
         assert_eq!(again.len(), files.len() + 1, "{again:?}");

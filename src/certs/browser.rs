@@ -173,7 +173,7 @@ mod tests {
         let bob = authority.client("bob", 1).expect("it is made");
         for (name, password, says) in [
             ("cid", PASSWORD, "`lockkeeper certs client cid`"),
-            ("../ann", PASSWORD, "no name of a client"),
+            ("../ann", PASSWORD, "is not a valid client name"),
             ("ann", "short", "12 to 128"),
             ("ann", "correct h\u{f6}rse battery", "ASCII"),
             ("ann", "correct horse\nbattery", "ASCII"),

@@ -12,7 +12,7 @@ use crate::{
     item::{ItemRecord, RequestMark, bytes_of},
     items::{Prepared, WriteKind, projected, projection},
     key,
-    once::{self, KeptTransaction},
+    once::{self, KeptTransaction, TransactionHash},
     query::ANSWER_BYTES_MAX,
     request::{Capacity, ReadRequest, WriteRequest, read, read_units, required, table_name},
     value::{item_size, json_bytes},
@@ -110,7 +110,7 @@ struct TransactWrite {
     return_consumed_capacity: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct TransactPart {
     put: Option<WriteRequest>,
@@ -350,7 +350,7 @@ impl<S: DynamoStore> Database<S> {
         let wanted: Vec<_> = prepared.iter().map(|prepared| ItemRequest { ..prepared.wanted }).collect();
         let mark = request.client_request_token.as_ref().map(|token| once::transaction_mark(caller, token));
         let answer_key: Vec<_> = mark.iter().map(|mark| key::answer_key(mark)).collect();
-        let hash = if mark.is_some() { once::transaction_hash(body)? } else { RequestMark::default() };
+        let hash = if mark.is_some() { TransactionHash::new(parts, body) } else { TransactionHash::default() };
 
         for _ in 0..TRIES {
             let (located, answers) = self.locate(caller, &wanted, &answer_key).await?;

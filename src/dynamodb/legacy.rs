@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     AttributeValue,
@@ -20,7 +20,7 @@ use crate::{
 const NAMES_MAX: usize = 255;
 
 /// The condition on one attribute.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct Expectation {
     value: Option<AttributeValue>,
@@ -30,7 +30,7 @@ pub(crate) struct Expectation {
 }
 
 /// The change of one attribute.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct AttributeUpdate {
     action: Option<String>,

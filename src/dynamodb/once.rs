@@ -25,12 +25,11 @@
 //!
 //! A mark also covers the caller, the operation and the whole body, so a proxy that sends one id for everything does no harm.
 
-use serde_json::Value as Json;
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    DynamoCaller, DynamoLease, DynamoWrite, database::StoredItem, error::Result as DynamoResult, item::RequestMark,
-    key, request::read,
+    DynamoCaller, DynamoLease, DynamoWrite, database::StoredItem, item::RequestMark, key,
 };
 use lockkeeper_planted::Planted;
 
@@ -61,6 +60,10 @@ fn hash_parts(parts: &[&[u8]]) -> RequestMark {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
+    short(hash)
+}
+
+fn short(hash: Sha256) -> RequestMark {
     let mut mark = RequestMark::default();
     mark.copy_from_slice(&hash.finalize()[..16]);
     mark
@@ -124,29 +127,23 @@ pub(crate) struct KeptTransaction {
     pub(crate) answer: Vec<u8>,
 }
 
-/// The hash of what a transaction does. Programs write the fields of a map in any order, each time in another one, and the numbers of a
-/// set; what the answer is to show says nothing of what is done.
-pub(crate) fn transaction_hash(body: &[u8]) -> DynamoResult<RequestMark> {
-    let mut request: Json = read(body)?;
-    let mut parts = request["TransactItems"].take();
-    parts.sort_all_objects();
-    sort_sets(&mut parts);
-    Ok(hash_parts(&[parts.to_string().as_bytes()]))
+/// What the parts of a transaction hash to, for the comparison with an earlier one of the same token.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TransactionHash {
+    /// The hash of the parts as they were read: programs write the fields of a map, and the elements of a set, in another order each time.
+    /// What the answer is to show is not in it.
+    parts: RequestMark,
+    /// The hash of the whole body, which the first versions kept.
+    body: RequestMark,
 }
 
-/// Sorts the elements of each set. Only an attribute's value has a list below one of these names.
-fn sort_sets(value: &mut Json) {
-    match value {
-        Json::Object(fields) => {
-            for (name, field) in fields {
-                if let (true, Json::Array(elements)) = (["SS", "NS", "BS"].contains(&name.as_str()), &mut *field) {
-                    elements.sort_unstable_by(|a, b| a.as_str().cmp(&b.as_str()));
-                }
-                sort_sets(field);
-            }
-        }
-        Json::Array(elements) => elements.iter_mut().for_each(sort_sets),
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
+impl TransactionHash {
+    /// Hashes a transaction. The parts are those that were read from the body, and are written straight into the hash: a generic tree of
+    /// the body could need a hundred times its bytes.
+    pub(crate) fn new(parts: &impl Serialize, body: &[u8]) -> Self {
+        let mut hash = Sha256::new();
+        serde_json::to_writer(&mut hash, parts).expect("texts and numbers are JSON");
+        Self { parts: short(hash), body: hash_parts(&[body]) }
     }
 }
 
@@ -154,18 +151,18 @@ fn sort_sets(value: &mut Json) {
 pub(crate) fn keep_transaction(
     caller: &DynamoCaller,
     mark: &RequestMark,
-    hash: &RequestMark,
+    hash: &TransactionHash,
     kept: &KeptTransaction,
 ) -> DynamoWrite {
     let places: Vec<u8> = kept.locks.iter().filter_map(|place| u8::try_from(*place).ok()).collect();
     let count = u8::try_from(places.len()).unwrap_or(u8::MAX);
-    let value = [&hash[..], &[count], &places, &kept.answer].concat();
+    let value = [&hash.parts[..], &[count], &places, &kept.answer].concat();
     put(caller, mark, value, TRANSACTION_TTL_MS)
 }
 
 /// Reads the answer that was kept for a transaction. Fails if it is that of another transaction.
-pub(crate) fn kept_transaction(value: &[u8], hash: &RequestMark) -> Result<KeptTransaction, ()> {
-    let rest = value.strip_prefix(hash).ok_or(())?;
+pub(crate) fn kept_transaction(value: &[u8], hash: &TransactionHash) -> Result<KeptTransaction, ()> {
+    let rest = value.strip_prefix(&hash.parts).or_else(|| value.strip_prefix(&hash.body)).ok_or(())?;
     let (count, rest) = rest.split_first().ok_or(())?;
     let (places, answer) = rest.split_at_checked(usize::from(*count)).ok_or(())?;
     Ok(KeptTransaction { locks: places.iter().copied().map(usize::from).collect(), answer: answer.to_vec() })

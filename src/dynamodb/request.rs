@@ -31,7 +31,7 @@ pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
 }
 
 /// A change of one item: `PutItem`, `UpdateItem`, `DeleteItem`, and the parts of a transaction.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct WriteRequest {
     pub(crate) table_name: Option<String>,

@@ -110,10 +110,10 @@ mod tests {
     #[test]
     fn what_is_no_address_is_refused() {
         for (wrong, said) in [
-            ("", "no address"),
-            ("host", "no address"),
-            ("10.0.0", "no address"),
-            ("10.0.0.7:70000", "no address"),
+            ("", "is not an IP address"),
+            ("host", "is not an IP address"),
+            ("10.0.0", "is not an IP address"),
+            ("10.0.0.7:70000", "is not an IP address"),
             ("10.0.0.7/8", "bits beyond the first 8"),
             ("10.0.0.0/33", "from 0 to 32"),
             ("::/129", "from 0 to 128"),
