@@ -2,9 +2,10 @@
 //!
 //! Each node reads the free space of its data directory, on a thread for blocking work: once a [`POLL`], and more often the nearer it comes
 //! to its reserve, since a fast disk takes some hundred MiB in a second. A node is *short of space* below its reserve: the configured
-//! bytes, and room for two snapshots of the present size (one being written, one arriving). It stays short until it is clearly above
-//! (`Judge`), so that a snapshot that is written and replaced does not make it flap. A follower reports its reading to the leader with an
-//! answer to an append, once for each reading and stream: no message and no connection of its own, and nothing is queued.
+//! bytes, and room for two snapshots of the present size (one being written, one arriving). The disk of its audit trail counts as well, if
+//! there is one, against the configured bytes alone: the disk that is nearer to its reserve is reported. It stays short until it is clearly
+//! above (`Judge`), so that a snapshot that is written and replaced does not make it flap. A follower reports its reading to the leader
+//! with an answer to an append, once for each reading and stream: no message and no connection of its own, and nothing is queued.
 //!
 //! **Whose disk counts.** The leader refuses when the voters that have reported within [`REPORT_AGE_MAX`] and are not short are no longer a
 //! quorum, and at least one voter is short. So one full disk of three costs the cluster nothing but that node's redundancy, be it a
@@ -67,6 +68,14 @@ pub struct DiskReport {
     pub reserve: u64,
     /// Whether it is short of space.
     pub is_low: bool,
+}
+
+impl DiskReport {
+    /// Whether this disk is short of space and the other is not, or else whether it is nearer to its reserve.
+    fn is_nearer_than(&self, other: &Self) -> bool {
+        let margin = |report: &Self| i128::from(report.space.free) - i128::from(report.reserve);
+        (!self.is_low, margin(self)) < (!other.is_low, margin(other))
+    }
 }
 
 /// Why the cluster refuses commands that add.
@@ -275,13 +284,29 @@ impl Judge {
     }
 }
 
+/// What one reading of this node's disks has found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DiskReading {
+    data: Space,
+    /// The disk of the audit trail, if there is one.
+    audit: Option<Space>,
+}
+
+impl DiskReading {
+    fn now(disk: &dyn FreeSpace) -> io::Result<Self> {
+        // Where that of the audit trail cannot be read, its lines cannot be written, which ends the node with the reason.
+        let audit = disk.read_audit().unwrap_or_default();
+        Ok(Self { data: disk.read()?, audit })
+    }
+}
+
 /// Reads this node's free space. A reading that hangs is logged and shown.
-pub(super) async fn read(blocking: Blocking, disk: &Arc<dyn FreeSpace>, disks: &Disks) -> io::Result<Space> {
+pub(super) async fn read(blocking: Blocking, disk: &Arc<dyn FreeSpace>, disks: &Disks) -> io::Result<DiskReading> {
     let disk = Arc::clone(disk);
-    let mut reading = pin!(blocking.run(move || disk.read()));
+    let mut reading = pin!(blocking.run(move || DiskReading::now(&*disk)));
     loop {
         match timeout(READING_MAX, &mut reading).await {
-            Ok(space) => return space,
+            Ok(reading) => return reading,
             Err(_) => {
                 let said = format!("its free space was not read within {READING_MAX:?}");
                 tracing::warn!("the disk of the data directory hangs: {said}");
@@ -291,17 +316,27 @@ pub(super) async fn read(blocking: Blocking, disk: &Arc<dyn FreeSpace>, disks: &
     }
 }
 
-/// Takes a reading of this node's disk. Returns whether the node has become short of space.
-pub(super) fn take(disks: &Disks, judge: Judge, space: Space) -> bool {
+/// Takes a reading of this node's disks. Returns whether the node has become short of space for its data, where a snapshot helps.
+pub(super) fn take(disks: &Disks, judge: Judge, reading: DiskReading) -> bool {
     let was_low = disks.own().is_some_and(|report| report.is_low);
-    let report = judge.report(space, was_low);
+    let data = judge.report(reading.data, was_low);
+    // No snapshot is ever written beside the audit trail.
+    let audit = reading.audit.map(|space| Judge { snapshot_bytes: 0, ..judge }.report(space, was_low));
+
+    let (report, directory) = match audit {
+        Some(audit) if audit.is_nearer_than(&data) => (audit, "audit"),
+        Some(_) | None => (data, "data"),
+    };
     match (was_low, report.is_low) {
-        (false, true) => tracing::warn!("the disk of the data directory is nearly full: {report}; free space on it"),
-        (true, false) => tracing::info!("the disk of the data directory has space again: {report}"),
+        (false, true) => {
+            tracing::warn!("the disk of the {directory} directory is nearly full: {report}; free space on it");
+        }
+        (true, false) => tracing::info!("the disk of the {directory} directory has space again: {report}"),
         (false, false) | (true, true) => {}
     }
+
     disks.note(report);
-    !was_low && report.is_low
+    !was_low && data.is_low
 }
 
 /// No code panics while it holds this lock.
@@ -328,6 +363,26 @@ mod tests {
         assert!(!is_low(reserve, false) && is_low(reserve - 1, false));
         let clearly = reserve + 10 * MIB + 3 * MIB;
         assert!(is_low(clearly - 1, true) && !is_low(clearly, true));
+    }
+
+    #[test]
+    fn the_disk_of_the_audit_trail_has_no_room_for_snapshots_and_the_nearer_one_is_reported() {
+        let judge = Judge { reserve_bytes: 80 * MIB, snapshot_bytes: 100 * MIB };
+        let space = |mib| Space { free: mib * MIB, total: 1 << 40 };
+        for (data, audit, reported, is_low, wants_snapshot) in [
+            (1_000, None, 1_000, false, false),
+            (1_000, Some(81), 81, false, false),
+            (1_000, Some(79), 79, true, false),
+            (279, Some(400), 279, true, true),
+            (279, Some(70), 70, true, true),
+            (281, Some(400), 281, false, false),
+        ] {
+            let disks = Disks::default();
+            let reading = DiskReading { data: space(data), audit: audit.map(space) };
+            assert_eq!(take(&disks, judge, reading), wants_snapshot, "{reading:?}");
+            let own = disks.own().expect("it was noted");
+            assert_eq!((own.space, own.is_low), (space(reported), is_low), "{reading:?}");
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ use lockkeeper_raft::{
     snapshot::SnapshotStore,
     types::TypeConfig,
 };
-use lockkeeper_storage::space::{FreeSpace, OfDirectories, OfDirectory};
+use lockkeeper_storage::space::{FreeSpace, NodeDirectories, OfDirectory};
 use lockkeeper_table::{Inspect, Table};
 use lockkeeper_traces::Traces;
 use lockkeeper_transport::{
@@ -211,10 +211,10 @@ pub async fn serve(
 }
 
 /// The file systems that end the node when they are full.
-fn disks(config: &Config) -> OfDirectories {
+fn disks(config: &Config) -> NodeDirectories {
     let audit = &config.audit.directory;
     let audit = (!audit.as_os_str().is_empty()).then(|| OfDirectory(audit.clone()));
-    OfDirectories([OfDirectory(config.data_dir.clone())].into_iter().chain(audit).collect())
+    NodeDirectories { data: OfDirectory(config.data_dir.clone()), audit }
 }
 
 /// Runs a node from its parts until `shutdown` completes, as [`serve`] does.

@@ -18,6 +18,11 @@ pub struct Space {
 pub trait FreeSpace: fmt::Debug + Send + Sync + 'static {
     /// The space now. Blocks, on some network file systems for as long as their server is away.
     fn read(&self) -> io::Result<Space>;
+
+    /// The space for the audit trail, if the node writes one. Blocks in the same way.
+    fn read_audit(&self) -> io::Result<Option<Space>> {
+        Ok(None)
+    }
 }
 
 /// The file system of a directory.
@@ -32,20 +37,22 @@ impl FreeSpace for OfDirectory {
     }
 }
 
-/// Several directories that the node writes to. The one on the file system with the least free space counts.
+/// The directories whose file systems end the node when they are full.
 #[derive(Clone, Debug)]
-pub struct OfDirectories(pub Vec<OfDirectory>);
+pub struct NodeDirectories {
+    /// The log, the snapshots, and what lies beside them.
+    pub data: OfDirectory,
+    /// The audit trail, if the node writes one.
+    pub audit: Option<OfDirectory>,
+}
 
-impl FreeSpace for OfDirectories {
+impl FreeSpace for NodeDirectories {
     fn read(&self) -> io::Result<Space> {
-        let mut least: Option<Space> = None;
-        for directory in &self.0 {
-            let space = directory.read()?;
-            if least.is_none_or(|least| space.free < least.free) {
-                least = Some(space);
-            }
-        }
-        least.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "there is no directory to read"))
+        self.data.read()
+    }
+
+    fn read_audit(&self) -> io::Result<Option<Space>> {
+        self.audit.as_ref().map(FreeSpace::read).transpose()
     }
 }
 
@@ -67,10 +74,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let space = OfDirectory(directory.path().to_owned()).read().unwrap();
         assert!(space.free <= space.total && space.total > 0, "{space:?}");
-        let other = OfDirectory("/proc".into());
-        let both = OfDirectories(vec![OfDirectory(directory.path().to_owned()), other]).read().unwrap();
-        assert_eq!(both.free, 0, "that one never has space");
-        assert!(OfDirectories(Vec::new()).read().is_err());
+        let data = OfDirectory(directory.path().to_owned());
+        let both = NodeDirectories { data: data.clone(), audit: Some(OfDirectory("/proc".into())) };
+        assert_eq!(both.read_audit().unwrap().map(|audit| audit.free), Some(0), "that one never has space");
+        assert!(both.read().unwrap().free > 0);
+        assert_eq!(NodeDirectories { data, audit: None }.read_audit().unwrap(), None);
         fs::remove_dir(directory.path()).unwrap();
         let gone = OfDirectory(directory.path().to_owned()).read().unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);

@@ -53,8 +53,8 @@ pub async fn watch(
     loop {
         let snapshot_bytes = snapshots.latest().map_or(0, |snapshot| snapshot.length());
         match read(blocking, &disk, &disks).await {
-            Ok(space) => {
-                let is_newly_short = take(&disks, Judge { reserve_bytes, snapshot_bytes }, space);
+            Ok(reading) => {
+                let is_newly_short = take(&disks, Judge { reserve_bytes, snapshot_bytes }, reading);
                 if is_newly_short && replaces_enough(&snapshots, &log_bytes) {
                     // Fails only if Raft has stopped, and the node ends.
                     let _ = replica.raft().trigger().snapshot().await;
