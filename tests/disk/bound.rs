@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use lockkeeper::{
-    client::{NewData, Session},
+    client::{NewData, Session, types::WANTS_MAX},
     local::{LocalCluster, Signal},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{growth, mounts::bytes_used};
 use crate::support::{LONG, client, cluster_with, leader, long_session, until};
@@ -29,10 +30,20 @@ const BACKLOG_BYTES_MAX: u64 = 1 << 20;
 const WRITTEN: u64 = 8 << 20;
 /// Then, while a follower is stopped: several times that bound again.
 const MISSED: u64 = 10 << 20;
-/// Bytes of updates in the test of large entries: beyond the second place for a snapshot of node 1, which is 177 MiB from its start.
+/// Tasks that write large entries.
+const LARGE_WRITERS: usize = 4;
+/// A number of entries that no test of large entries reaches.
+const ENTRIES_UNREACHED: u64 = 1_000_000;
+/// Bytes of data in the test of large entries: beyond the second place for a snapshot of node 1, which is 177 MiB from its start.
 const WRITTEN_LARGE: u64 = 200 << 20;
 /// What a node keeps of them: 128 MiB since its snapshot, and 64 MiB behind it.
 const KEPT_LARGE: u64 = 192 << 20;
+/// The backlog in the test of large entries with a member that is down.
+const BACKLOG_DOWN: u64 = 8 << 20;
+/// Bytes of data there.
+const WRITTEN_DOWN: u64 = 128 << 20;
+/// What the leader keeps of them: 64 MiB behind its snapshot, the backlog, and with room to spare the few entries since the snapshot.
+const KEPT_DOWN: u64 = 96 << 20;
 /// Bytes of entries in the test of the log: several times its bound.
 const APPENDED: u64 = 96 << 20;
 
@@ -86,6 +97,44 @@ async fn update(session: Session, number: usize, going: Arc<AtomicBool>, written
             written.fetch_add(DATA_BYTES as u64, Ordering::Relaxed);
         }
     }
+}
+
+/// Acquires the most locks that one command can, with data, and releases them, until all writers together have written enough: an entry of
+/// one MiB, and a small one.
+async fn write_large_entries(session: &Session, writer: usize, written: &AtomicU64, enough: u64) {
+    let names: Vec<String> = (0..WANTS_MAX).map(|lock| format!("data/{writer}/{lock}")).collect();
+    let data = vec![7_u8; DATA_BYTES];
+    while written.load(Ordering::Relaxed) < enough {
+        let names = names.iter().map(String::as_str);
+        let Ok(guard) = session.acquire_all(names).data(&data).wait_at_most(LONG).await else { continue };
+        written.fetch_add((WANTS_MAX * DATA_BYTES) as u64, Ordering::Relaxed);
+        // Should it fail, it goes on in the background, and the next acquire waits for it.
+        let _ = guard.release().await;
+    }
+}
+
+/// Writes at least this many bytes of data in large entries. Returns how many it wrote.
+async fn write_large(session: &Session, enough: u64) -> u64 {
+    let written = AtomicU64::new(0);
+    let writers = (0..LARGE_WRITERS).map(|writer| write_large_entries(session, writer, &written, enough));
+    let all = timeout(LONG, join_all(writers)).await;
+    assert!(all.is_ok(), "only {} bytes in {LONG:?}", written.load(Ordering::Relaxed));
+    written.load(Ordering::Relaxed)
+}
+
+/// Waits until a node has purged its log down to this many bytes, by the average entry. Returns the last entry that it purged.
+async fn until_kept(cluster: &LocalCluster, node: u64, written: u64, kept_max: u64) -> u64 {
+    until("the log is within its bound", async || {
+        let status = cluster.node(node).status().await.ok()?;
+        let entry = written / status.last_log_index;
+        let kept = (status.last_log_index - status.purged_index) * entry;
+        let is_within = status.purged_index > 0 && kept <= kept_max;
+        is_within.then(|| {
+            println!("kept {kept} of {written} bytes");
+            status.purged_index
+        })
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,33 +247,38 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
 async fn the_log_is_limited_in_bytes_however_few_its_entries_are() {
     let cluster = cluster_with(|options| {
         options.nodes = Some(1);
-        options.raft.snapshot_entries = 1_000_000;
-        options.raft.keep_entries = 1_000_000;
+        options.raft.snapshot_entries = ENTRIES_UNREACHED;
+        options.raft.keep_entries = ENTRIES_UNREACHED;
     })
     .await;
     let holder = long_session(&client(&cluster)).await;
-    let going = Arc::new(AtomicBool::new(true));
-    let written = Arc::new(AtomicU64::new(0));
-    let tasks: Vec<_> = (0..4 * LOCKS)
-        .map(|number| tokio::spawn(update(holder.clone(), number, Arc::clone(&going), Arc::clone(&written))))
-        .collect();
+    let written = write_large(&holder, WRITTEN_LARGE).await;
+    until_kept(&cluster, 1, written, KEPT_LARGE).await;
+}
 
-    let deadline = Instant::now() + LONG;
-    while written.load(Ordering::Relaxed) < WRITTEN_LARGE {
-        assert!(Instant::now() < deadline, "only {} bytes in {LONG:?}", written.load(Ordering::Relaxed));
-        sleep(Duration::from_millis(100)).await;
-    }
-    going.store(false, Ordering::Relaxed);
-    for task in tasks {
-        task.await.expect("no panic");
-    }
+/// The leader keeps no more of the log for a member that is down than its backlog. The member gets a snapshot when it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_limited_in_bytes_while_a_member_is_down() {
+    let mut cluster = cluster_with(|options| {
+        options.raft.snapshot_entries = SNAPSHOT_ENTRIES;
+        options.raft.keep_entries = ENTRIES_UNREACHED;
+        options.raft.backlog_bytes_max = BACKLOG_DOWN;
+        options.raft.election_timeout_ms_min = 2_000;
+        options.raft.election_timeout_ms_max = 4_000;
+    })
+    .await;
+    let holder = long_session(&client(&cluster)).await;
+    let leads = leader(&cluster).await;
+    let down = (1..=3).find(|node| *node != leads).expect("three nodes");
+    cluster.node_mut(down).kill().await;
 
-    let written = written.load(Ordering::Relaxed);
-    until("the log is within its bound", async || {
-        let status = cluster.node(1).status().await.ok()?;
-        let entry = written / status.last_log_index;
-        let kept = (status.last_log_index - status.purged_index) * entry;
-        (status.purged_index > 0 && kept <= KEPT_LARGE).then(|| println!("kept {kept} of {written} bytes"))
+    let written = write_large(&holder, WRITTEN_DOWN).await;
+    let purged = until_kept(&cluster, leads, written, KEPT_DOWN).await;
+
+    cluster.node_mut(down).spawn().expect("it starts");
+    until("it has taken over a snapshot", async || {
+        let status = cluster.node(down).status().await.ok()?;
+        (status.purged_index >= purged).then_some(())
     })
     .await;
 }

@@ -135,7 +135,8 @@ impl<C: Connector> RunningNode<C> {
             backlog_bytes_max,
         ));
         let raft = replica.raft().clone();
-        background.spawn(slow_followers::purge_beyond(raft, replication.log_bytes.clone(), keep_entries));
+        let log_bytes = replication.log_bytes.clone();
+        background.spawn(slow_followers::purge_beyond(raft, log_bytes, keep_entries, backlog_bytes_max));
         background.spawn(disk_watch::watch(
             replication.disks,
             replica.clone(),
