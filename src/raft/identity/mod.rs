@@ -515,9 +515,9 @@ impl IdentityRecord {
     /// Begins a start.
     fn starting(mut self, random: &mut impl RngCore) -> (Self, Start) {
         let start = Start::draw(random);
-        if self.starting.len() == starts::STARTS_KEPT {
-            // The first may be the log's, if the process ended between the two records, and the latest ones may. Not those between: the log
-            // could not be opened since.
+        while self.starting.len() >= starts::STARTING_KEPT {
+            // Any of them may be the log's: the last that opened it, whose process ended before this file said so. Mostly that is the
+            // first, or one of the latest. So one of those between is given up, and that only after more failures than a node has.
             self.starting.remove(1);
         }
         self.starting.push(start);

@@ -31,6 +31,9 @@ pub struct Start(u64);
 /// Maximum starts of a directory in its file, of those that were shown to peers. A peer that was away for more starts takes the node for a
 /// copy.
 pub(super) const STARTS_KEPT: usize = 4096;
+/// Maximum starts in its file that were begun and not finished. Far more than of the others: the log may have recorded any one of them, and
+/// a log whose start the file lacks is refused. So many take about 1.3 MB, until the next start that is finished removes them all.
+pub(super) const STARTING_KEPT: usize = 65_536;
 
 /// The last entry that a leader knows to be durable on a member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]

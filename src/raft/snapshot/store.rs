@@ -212,7 +212,7 @@ impl SnapshotStore {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             if name.ends_with(PARTIAL_SUFFIX) {
-                fs::remove_file(entry.path())?;
+                remove_unfinished(&entry.path())?;
             } else if let Some(index) = index_of(name) {
                 found.push((index, entry.path()));
             }
@@ -230,6 +230,15 @@ impl SnapshotStore {
     fn lock(&self) -> MutexGuard<'_, Option<SnapshotFile>> {
         // Replaced in one step, so it is consistent even if another thread panicked.
         self.inner.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Deletes an unfinished file, if it is still there: when a node starts again in the same process, a thread may just be deleting the files
+/// that it left unfinished when it ended.
+fn remove_unfinished(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
