@@ -14,8 +14,8 @@
 //! `lockkeeper://CLUSTER/client/NAME`), which is what Lockkeeper goes by; a node's also names its hosts, for clients.
 //!
 //! The authority is valid for ten years, a certificate for one. A certificate is made anew under the same name; running processes read the
-//! changed files by themselves. It is written beside the old one and renamed, the key first: a process that reads between the two finds
-//! that they do not fit, keeps the old ones, and reads again.
+//! changed files by themselves, nodes within seconds and clients before they connect again. It is written beside the old one and renamed,
+//! the key first: a process that reads between the two finds that they do not fit, keeps the old ones, and reads again.
 //!
 //! A cluster that is made from a backup, or from what a lost majority left, has another id. [`Authority::succeed`] makes a directory for
 //! it, with the same authority. The certificates of its nodes name the earlier clusters too, as `lockkeeper-earlier://CLUSTER`. By that

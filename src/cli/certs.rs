@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use rand::TryRngCore as _;
 
-use super::{Exit, Failure, output::print};
+use super::{Exit, Failure, complain, output::print};
 use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files, check_client_names, pack_for_browser};
 
 /// The number of days for which the advice lets nodes accept client certificates of the cluster before the restore.
@@ -141,32 +141,62 @@ impl Certs {
                 say(&mut made, &format!("client {name}"), &Authority::open(&dir)?.client(&name, days)?);
             }
             CertsAction::Browser { name, password_file, dir } => made += &pack(&name, password_file.as_deref(), &dir)?,
-            CertsAction::Successor { cluster, nodes, into, common: CertsOptions { dir, days } } => {
-                let before = Authority::open(&dir)?;
-                let nodes = if nodes.is_empty() { before.nodes()? } else { hosts_by_id(nodes) };
-                if nodes.is_empty() {
-                    let what =
-                        format_args!("{} has no certificate of a node: name the hosts with --nodes", dir.display());
-                    return Err(Failure::new(Exit::Usage, what));
-                }
-
-                let clients = before.clients()?;
-                check_client_names(&clients)?;
-                let authority = before.succeed(&cluster, &into.unwrap_or_else(|| beside(&dir, &cluster)))?;
-                let _ = writeln!(made, "authority  {}", authority.certificate().display());
-                for (id, hosts) in &nodes {
-                    say(&mut made, &format!("node {id}"), &authority.node(*id, hosts, days)?);
-                }
-                for name in clients {
-                    say(&mut made, &format!("client {name}"), &authority.client(&name, days)?);
-                }
-                made += &next(&before, &authority);
+            CertsAction::Successor { cluster, nodes, into, common } => {
+                made += &succeed(&cluster, nodes, into, &common)?;
             }
         }
 
         print(&made)?;
         Ok(Exit::Success)
     }
+}
+
+/// Makes the certificates of a restored cluster. Returns what to tell.
+fn succeed(cluster: &str, nodes: Vec<String>, into: Option<PathBuf>, common: &CertsOptions) -> Result<String, Failure> {
+    let CertsOptions { dir, days } = common;
+    let before = Authority::open(dir)?;
+    let nodes = if nodes.is_empty() { before.nodes()? } else { hosts_by_id(nodes) };
+    if nodes.is_empty() {
+        let what = format_args!("{} has no certificate of a node: name the hosts with --nodes", dir.display());
+        return Err(Failure::new(Exit::Usage, what));
+    }
+
+    let (clients, left_out) = clients_together(before.clients()?);
+    let authority = before.succeed(cluster, &into.unwrap_or_else(|| beside(dir, cluster)))?;
+    let mut made = format!("authority  {}\n", authority.certificate().display());
+    for (id, hosts) in &nodes {
+        say(&mut made, &format!("node {id}"), &authority.node(*id, hosts, *days)?);
+    }
+    for name in &clients {
+        say(&mut made, &format!("client {name}"), &authority.client(name, *days)?);
+    }
+    made += &next(&before, &authority);
+
+    for (name, why) in &left_out {
+        let Files { certificate, key } = Files::for_client(dir, name);
+        complain(&format!(
+            "client {name} is left out, and stays as it is in {} and {}: {why}",
+            certificate.display(),
+            key.display()
+        ));
+    }
+    Ok(made)
+}
+
+/// Divides clients into those that can be in one directory, and the others, with why each of them cannot. The names are in order, and the
+/// earlier ones come first.
+///
+/// A directory may be older than the rules for its names, and after the loss of a cluster it is the one that there is.
+fn clients_together(names: Vec<String>) -> (Vec<String>, Vec<(String, CertsError)>) {
+    let mut together = Vec::new();
+    let mut left_out = Vec::new();
+    for name in names {
+        together.push(name);
+        if let Err(why) = check_client_names(&together) {
+            left_out.extend(together.pop().map(|name| (name, why)));
+        }
+    }
+    (together, left_out)
 }
 
 /// Packs a client's files for a browser. Returns what to tell.

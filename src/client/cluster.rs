@@ -316,7 +316,7 @@ impl Builder {
     }
 
     /// Connects by TLS, and trusts nodes whose certificates these files vouch for and name the hosts of the endpoints. With a certificate
-    /// of its own, the client shows it, and is known to the cluster by the name in it.
+    /// of its own, the client shows it, and is known to the cluster by the name in it. Before it connects again, it reads renewed files.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -326,7 +326,24 @@ async fn a_cluster_serves_while_its_authority_is_replaced_and_then_knows_no_node
     let old = authority(&cluster);
     let [before, after] = [&old, &new].map(|authority| fs::read(authority.certificate()).expect("it is there"));
     let leading = leader(&cluster).await;
-    let stolen = tls(&old, Some(old.node(leading % 3 + 1, &hosts(), 1).expect("a certificate")));
+
+    // A stream that was opened by who has the old key of a member, and trusts whatever the nodes show later.
+    let both = cluster.path().join("both.pem");
+    fs::write(&both, [&before[..], &after].concat()).expect("written");
+    let Files { certificate, key } = old.node(leading % 3 + 1, &hosts(), 1).expect("a certificate");
+    // Who has these does not get the renewed ones, which a client reads when it connects again.
+    let [certificate, key] = [certificate, key].map(|file| {
+        let stolen = file.with_extension("stolen");
+        fs::copy(&file, &stolen).expect("copied");
+        stolen
+    });
+    let stolen = Tls::load(TlsFiles { ca: both, own: Some((certificate, key)) }).expect("files in order");
+    let address = cluster.node(leading).config().peer_listen.clone();
+    let at_peers = channel(TlsConnector::for_client(TcpConnector, stolen), &address);
+    let mut of_member =
+        until("a watch", async || LocksClient::new(at_peers.clone()).watch(WatchRequest::default()).await.ok())
+            .await
+            .into_inner();
 
     write_authorities(&cluster, &[&before, &after]);
     let made: Vec<_> = (1..=3).map(|node| new.node(node, &hosts(), 30).expect("a certificate")).collect();
@@ -343,13 +360,6 @@ async fn a_cluster_serves_while_its_authority_is_replaced_and_then_knows_no_node
     })
     .await;
 
-    // A stream that was opened by who has the old key of a member.
-    let address = cluster.node(leading).config().peer_listen.clone();
-    let at_peers = channel(TlsConnector::for_client(TcpConnector, stolen), &address);
-    let mut of_member =
-        until("a watch", async || LocksClient::new(at_peers.clone()).watch(WatchRequest::default()).await.ok())
-            .await
-            .into_inner();
     let client = client(&cluster);
     let session = long_session(&client).await;
     let held = session.acquire("held").await.expect("free");
@@ -431,6 +441,31 @@ async fn a_renewed_certificate_is_used_without_a_restart() {
     assert_eq!(code, 0, "{err}");
     until("the new certificate", async || seconds_left().await.filter(|left| *left > before + 400 * 86_400)).await;
     client(&cluster).get("a").await.expect("it serves");
+}
+
+/// A directory that is older than the rule for its names. After the loss of the cluster it is the one that there is.
+#[tokio::test]
+async fn a_successor_is_made_also_where_two_clients_have_a_file_in_common() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let certs = directory.path().join("certs");
+    let authority = Authority::create(&certs, "shop").expect("an authority");
+    authority.node(1, &hosts(), 1).expect("a certificate");
+    let b = authority.client("b", 1).expect("a certificate");
+    // The key of b has the name of the certificate of b-key, and this is the name of that one's key.
+    let common = certs.join("client-b-key-key.pem");
+    fs::copy(&b.key, &common).expect("copied");
+    assert_eq!(authority.clients().expect("readable"), ["b", "b-key"]);
+
+    let into = directory.path().join("certs-2");
+    let [dir, made] = [&certs, &into].map(|path| path.to_str().expect("UTF-8"));
+    let arguments = ["certs", "successor", "shop-2", "--dir", dir, "--into", made];
+    let (code, out, err) = text(&output(&mut lockkeeper(&arguments)).await);
+    assert_eq!(code, 0, "{err}");
+    let file = common.to_str().expect("UTF-8");
+    assert!(err.contains("client b-key is left out") && err.contains(file), "{err}");
+    assert!(out.contains("client b  ") && !out.contains("client b-key"), "{out}");
+    let after = Authority::open(&into).expect("it was made");
+    assert_eq!((after.cluster(), after.clients().expect("readable")), ("shop-2", vec!["b".to_owned()]));
 }
 
 /// A request that a client refuses by itself names what is missing.

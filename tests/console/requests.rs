@@ -5,7 +5,7 @@ use std::fs;
 use lockkeeper::local::LocalCluster;
 use serde_json::Value;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
     process::Command,
     time::timeout,
@@ -13,7 +13,7 @@ use tokio::{
 
 use super::acts::{EYES, OPS, POLICY, guarded_by, secret};
 use crate::{
-    encrypted::{encrypted, with_and_without_certificate},
+    encrypted::{encrypted, replace_authority, with_and_without_certificate},
     support::{LONG, cluster_with, lockkeeper, output, text, until},
 };
 
@@ -292,6 +292,47 @@ async fn a_certificate_is_an_identity() {
     assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("UNAUTHENTICATED"), "{answer}");
     let answer = ask(&anonymous, "GET /readyz").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// The answer to a request on a connection that may stay open: its headers in lower case, and its body.
+async fn ask_on(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> (String, String) {
+    stream.write_all(request.as_bytes()).await.expect("it reads");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(timeout(LONG, stream.read_u8()).await.expect("in time").expect("an answer"));
+    }
+    let head = String::from_utf8(head).expect("UTF-8").to_lowercase();
+    let length: usize =
+        head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).expect("a length");
+    let mut body = vec![0_u8; length];
+    timeout(LONG, stream.read_exact(&mut body)).await.expect("in time").expect("all of it");
+    (head, String::from_utf8(body).expect("UTF-8"))
+}
+
+/// A browser keeps its connections, and shows a renewed certificate only on a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_whose_certificate_counts_no_more_is_closed_with_the_answer() {
+    let cluster = cluster_with(|options| (options.http, options.tls, options.nodes) = (true, true, Some(1))).await;
+    let (known, _) = with_and_without_certificate(&cluster);
+    let url = cluster.node(1).http_endpoint().expect("it is on");
+    let address = url.trim_start_matches("https://");
+    let mut stream = encrypted(address, &known).await.expect("it listens, and its certificate is good");
+    let own = "content-type: application/json\r\nx-lockkeeper-console: 1\r\ncontent-length: 2";
+    let request = format!("POST /console/api/status HTTP/1.1\r\nhost: {address}\r\n{own}\r\n\r\n{{}}");
+    let (head, body) = ask_on(&mut stream, &request).await;
+    assert!(body.contains("\"you\":\"local\"") && !head.contains("connection: close"), "{head}{body}");
+
+    replace_authority(&cluster);
+    let (head, body) = until("a refusal", async || {
+        let (head, body) = ask_on(&mut stream, &request).await;
+        (!head.starts_with("http/1.1 200")).then_some((head, body))
+    })
+    .await;
+    assert!(head.starts_with("http/1.1 503") && body.contains("connect again"), "{head}{body}");
+    assert!(head.contains("connection: close"), "{head}");
+    let mut rest = Vec::new();
+    timeout(LONG, stream.read_to_end(&mut rest)).await.expect("it ends").expect("in order");
+    assert_eq!(rest, b"");
 }
 
 /// The certificate of a client as a file for its browser: packed by the command, with a password that is printed or one of the operator's.

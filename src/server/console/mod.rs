@@ -128,7 +128,8 @@ impl Console {
             .with_state(self)
     }
 
-    /// The caller of a request. Fails if its token is unknown, or its identity has too many connections.
+    /// The caller of a request. Fails if its token is unknown, its certificate counts no more, or its identity has too many connections.
+    /// The connection is closed after the answer to the latter two: only on another one can the client show another certificate.
     fn caller(&self, head: &Parts, remote: &RequestOrigin) -> Result<Caller, Error> {
         let metadata = tonic::metadata::MetadataMap::from_headers(head.headers.clone());
         let access = self.service.access();
@@ -137,7 +138,11 @@ impl Console {
             Some((identity, token)) => Caller { identity: Some(identity), token: Some(token), ..Caller::default() },
             None => {
                 let certificate = connection.and_then(|connection| connection.certificate.as_ref());
-                let (identity, is_of_earlier) = access.certificate_identity(certificate)?;
+                let identified = access.certificate_identity(certificate);
+                if let (Err(_), Some(connection)) = (&identified, connection) {
+                    connection.finish();
+                }
+                let (identity, is_of_earlier) = identified?;
                 Caller { identity, certificate: certificate.cloned(), is_of_earlier, ..Caller::default() }
             }
         };

@@ -5,6 +5,7 @@
 //! * [`Acceptor`]: accepts connections, at the port of clients or at that of peers.
 //! * [`ShownCertificate`]: what the other end of an accepted connection has shown, and whether it still counts.
 //! * [`Subject`]: whom a certificate names. `subject` reads it, `files` the files, `verify` decides which certificate counts where.
+//! * `rereading`: when the files are read again, and when what they say then is used.
 //!
 //! Only TLS 1.3, by rustls with *ring*. A port that asks for certificates resumes no session: each handshake verifies. A certificate
 //! counts if one of the authorities in the file `ca` signed it, it has not expired, it is for that end (its extended key usage), and its
@@ -28,6 +29,7 @@
 
 mod accepted;
 mod files;
+mod rereading;
 mod shown;
 mod subject;
 mod verify;
@@ -36,7 +38,7 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -54,6 +56,7 @@ use rustls::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::watch,
+    time::Instant,
 };
 pub use tokio_rustls::server::TlsStream as ServerStream;
 use tokio_util::either::Either;
@@ -66,6 +69,7 @@ pub use self::{
 };
 use self::{
     files::TlsContents,
+    rereading::FileLooks,
     verify::{ClientVerifier, NodeVerifier},
 };
 use super::{Connector, SPEAKS_NO_TLS};
@@ -74,9 +78,6 @@ use super::{Connector, SPEAKS_NO_TLS};
 const ALPN: &[u8] = b"h2";
 /// The protocol name of clients of other protocols.
 const ALPN_HTTP: &[u8] = b"http/1.1";
-/// How often [`Tls::follow_files`] looks for changed files.
-#[cfg(feature = "serve")]
-const POLL: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The certificates of this process. Clones share them.
 #[derive(Clone, Debug)]
@@ -89,13 +90,15 @@ struct SharedTls {
     files: TlsFiles,
     /// The cluster before a restore, whose clients the ports take.
     earlier: Option<String>,
-    /// The cluster that a client met in place of its own.
-    successor: Arc<OnceLock<String>>,
     current: RwLock<Arc<Current>>,
     /// [`Current::generation`], for who only compares it.
     generation: AtomicU64,
     /// Tells who serves a connection that the authorities have changed.
     changes: watch::Sender<()>,
+    /// When the files were read for a client last.
+    looked: Mutex<Instant>,
+    /// Locked while the files are read again.
+    looks: Mutex<FileLooks>,
 }
 
 /// The content of the files.
@@ -106,6 +109,8 @@ struct Current {
     /// How many times the authorities have changed.
     generation: u64,
     own: Option<Own>,
+    /// The cluster that a client met in place of its own.
+    successor: Arc<OnceLock<String>>,
     /// For each [`Port`], in this order. Without a certificate nothing can be accepted, so there are none.
     servers: Option<[PortServer; 5]>,
 }
@@ -152,63 +157,42 @@ impl Tls {
     pub fn load_accepting(files: TlsFiles, earlier: Option<String>) -> Result<Self, TlsError> {
         let current = Current::from_files(&files, earlier.as_deref(), files.read()?, 0)?;
         let current = RwLock::new(Arc::new(current));
-        let successor = Arc::default();
         let generation = AtomicU64::default();
         let changes = watch::Sender::default();
+        let looked = Mutex::new(Instant::now());
+        let looks = Mutex::default();
 
-        Ok(Self { shared: Arc::new(SharedTls { files, earlier, successor, current, generation, changes }) })
+        Ok(Self { shared: Arc::new(SharedTls { files, earlier, current, generation, changes, looked, looks }) })
     }
 
-    /// Reads the files again; `true` if they have changed. New connections use them from then on, and connections whose certificate no
-    /// authority in them has signed end ([`ShownCertificate`]). After an error the old ones stay in use. Blocks.
+    /// Reads the files again, for who knows that they are whole; `true` if they have changed. New connections use them from then on, and
+    /// connections whose certificate no authority in them has signed end ([`ShownCertificate`]). After an error the old ones stay in use.
+    /// Blocks.
     pub fn reload(&self) -> Result<bool, TlsError> {
+        let _alone = self.shared.looks.lock().unwrap_or_else(PoisonError::into_inner);
         let contents = self.shared.files.read()?;
-        let before = self.current();
-        if contents == before.contents {
+        if contents == self.current().contents {
             return Ok(false);
         }
+        self.put_in_use(contents)?;
+        Ok(true)
+    }
+
+    /// Only for who holds the lock of [`SharedTls::looks`], so that two changes do not meet.
+    fn put_in_use(&self, contents: TlsContents) -> Result<(), TlsError> {
+        let before = self.current();
         let has_other_authorities = !contents.has_authorities_of(&before.contents);
         let generation = before.generation + u64::from(has_other_authorities);
-        let next = Current::from_files(&self.shared.files, self.shared.earlier.as_deref(), contents, generation)?;
-        if let (Some(was), Some(is)) = (&before.own, &next.own)
-            && was.subject != is.subject
-        {
-            let what = format!("names {}, and the one in use {}: only a restart changes that", is.subject, was.subject);
-            return Err(TlsError::new(self.shared.files.certificate_or_ca(), what));
-        }
+        let files = &self.shared.files;
+        let next = Current::from_files(files, self.shared.earlier.as_deref(), contents, generation)?;
+        let next = next.after(&before).map_err(|what| TlsError::new(files.certificate_or_ca(), what))?;
 
         *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
         if has_other_authorities {
             self.shared.generation.store(generation, Ordering::Release);
             self.shared.changes.send_replace(());
         }
-        Ok(true)
-    }
-
-    /// Reads the files again whenever they have changed. Does not return.
-    #[cfg(feature = "serve")]
-    pub async fn follow_files(self) {
-        let mut refused = String::new();
-        loop {
-            tokio::time::sleep(POLL).await;
-
-            let tls = self.clone();
-            match tokio::task::spawn_blocking(move || tls.reload()).await {
-                Ok(Ok(true)) => {
-                    refused.clear();
-                    let days_left = self.seconds_left().unwrap_or_default() / 86_400;
-                    tracing::info!(days_left, "the certificates were read again: new connections use them");
-                }
-                Ok(Ok(false)) => refused.clear(),
-                // Once for each reason: the files are looked at again in a few seconds, and the log would fill with it.
-                Ok(Err(error)) if error.to_string() != refused => {
-                    refused = error.to_string();
-                    tracing::error!("the changed certificates are not used, the old ones are: {refused}");
-                }
-                Ok(Err(_)) => {}
-                Err(_) => return,
-            }
-        }
+        Ok(())
     }
 
     /// Whom this process's certificate names.
@@ -261,7 +245,28 @@ impl Current {
             }
             Some(Own { subject: Subject::Client { .. }, .. }) | None => None,
         };
-        Ok(Self { contents, roots, generation, own, servers })
+        Ok(Self { contents, roots, generation, own, successor: Arc::default(), servers })
+    }
+
+    /// Takes the place of what was in use before. Fails if its certificate names somebody else.
+    ///
+    /// A cluster that was restored has clients of the same names. A client that has met it knows that it continues the client's own, so
+    /// there is a certificate of the same client to go on with.
+    fn after(self, before: &Self) -> Result<Self, String> {
+        let successor = Arc::clone(&before.successor);
+        let owns = before.own.as_ref().zip(self.own.as_ref());
+        let Some((was, is)) = owns.filter(|(was, is)| was.subject != is.subject) else {
+            return Ok(Self { successor, ..self });
+        };
+
+        if let Subject::Client { name: before, .. } = &was.subject
+            && let Subject::Client { name, cluster } = &is.subject
+            && name == before
+            && successor.get() == Some(cluster)
+        {
+            return Ok(self);
+        }
+        Err(format!("names {}, and the one in use {}: only a restart changes that", is.subject, was.subject))
     }
 
     /// How a port accepts connections. `None` without a certificate of its own.
@@ -285,10 +290,10 @@ impl Current {
         verifier.verify_client_cert(own, between, now).map(drop)
     }
 
-    /// A configuration that takes `expected` alone at the other end. For `successor`, see [`NodeVerifier`].
-    fn client(&self, expected: Expected, successor: &Arc<OnceLock<String>>) -> io::Result<ClientConfig> {
+    /// A configuration that takes `expected` alone at the other end.
+    fn client(&self, expected: Expected) -> io::Result<ClientConfig> {
         let subject = self.own.as_ref().map(|own| own.subject.clone());
-        let verifier = NodeVerifier::new(Arc::clone(&self.roots), subject, expected, Arc::clone(successor));
+        let verifier = NodeVerifier::new(Arc::clone(&self.roots), subject, expected, Arc::clone(&self.successor));
 
         let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
         let builder = builder.map_err(io::Error::other)?.dangerous();
@@ -374,7 +379,7 @@ pub struct TlsConnector<C> {
 }
 
 impl<C> TlsConnector<C> {
-    /// The connector of a client, which knows a node by the host of its address.
+    /// The connector of a client, which knows a node by the host of its address. Changed files are read before it connects.
     pub fn for_client(inner: C, tls: Tls) -> Self {
         Self { inner, tls: Some(tls), expected: Expected::Host }
     }
@@ -389,9 +394,14 @@ impl<C: Connector> Connector for TlsConnector<C> {
     type Stream = Either<C::Stream, ClientStream<C::Stream>>;
 
     async fn connect(&self, address: &str) -> io::Result<Self::Stream> {
+        // A node's own files are followed by a task of it.
+        if let Some(tls) = self.tls.as_ref().filter(|_| self.expected == Expected::Host) {
+            tls.look_before_connecting().await;
+        }
+
         let stream = self.inner.connect(address).await?;
         let Some(tls) = &self.tls else { return Ok(Either::Left(stream)) };
-        let config = tls.current().client(self.expected, &tls.shared.successor)?;
+        let config = tls.current().client(self.expected)?;
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let name = server_name(address).map_err(|invalid| io::Error::new(io::ErrorKind::InvalidInput, invalid))?;
         let stream = connector.connect(name, stream).await.map_err(explained)?;
@@ -513,10 +523,12 @@ impl Acceptor {
     {
         let current = self.tls.current();
         let server = current.server(self.port).ok_or_else(|| io::Error::other("no certificate"))?;
+        // Before the handshake, so that no certificate which it finds good has expired by then.
+        let accepted = UnixTime::now();
         let stream = tokio_rustls::TlsAcceptor::from(Arc::clone(&server.config)).accept(stream).await?;
 
         let chain = stream.get_ref().1.peer_certificates();
-        let shown = ShownCertificate::new(&self.tls, self.port, current.generation, chain);
+        let shown = ShownCertificate::new(&self.tls, self.port, current.generation, accepted, chain);
         let shown = shown.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok((stream, shown))
     }

@@ -7,8 +7,9 @@
 //! Nothing is verified again until there is a reason: the authorities have changed since, or a date in the chain has passed. Otherwise a
 //! check compares two numbers.
 //!
-//! **Between nodes** an expired certificate does not end a connection; a changed authority does. The certificates of a cluster's nodes are
-//! often made together, and would end all of its connections in the same second: no quorum, and nobody could release a lock. A new
+//! **Between nodes** an expired certificate does not end a connection; an authority that is taken out does. The certificates of a cluster's
+//! nodes are often made together, and would end all of its connections in the same second: no quorum, and nobody could release a lock. So
+//! when the authorities have changed, a node's certificate is judged by them as of the moment at which its connection was accepted. A new
 //! connection is refused as everywhere.
 
 use std::{
@@ -41,6 +42,8 @@ pub struct ShownCertificate(Arc<ShownState>);
 struct ShownState {
     tls: Tls,
     port: Port,
+    /// When the connection was accepted.
+    accepted: UnixTime,
     subject: Subject,
     /// The certificate, and those between it and an authority that came with it.
     chain: Vec<CertificateDer<'static>>,
@@ -61,12 +64,13 @@ pub struct WithdrawnCertificate {
 }
 
 impl ShownCertificate {
-    /// `generation` is that of the authorities by which the handshake has verified the chain. `None` without a certificate; fails if it
-    /// names nobody.
+    /// `generation` is that of the authorities by which the handshake has verified the chain, and `accepted` a time just before. `None`
+    /// without a certificate; fails if it names nobody.
     pub(super) fn new(
         tls: &Tls,
         port: Port,
         generation: u64,
+        accepted: UnixTime,
         chain: Option<&[CertificateDer<'_>]>,
     ) -> Result<Option<Self>, String> {
         let chain = chain.unwrap_or_default();
@@ -74,10 +78,11 @@ impl ShownCertificate {
 
         let subject = Subject::from_certificate(own)?;
         let chain: Vec<_> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-        let until = AtomicU64::new(good_until(port, &chain, UnixTime::now().as_secs()));
+        let until = AtomicU64::new(good_until(port, &chain, accepted.as_secs()));
         let generation = AtomicU64::new(generation);
         let refused = Mutex::default();
-        Ok(Some(Self(Arc::new(ShownState { tls: tls.clone(), port, subject, chain, generation, until, refused }))))
+        let state = ShownState { tls: tls.clone(), port, accepted, subject, chain, generation, until, refused };
+        Ok(Some(Self(Arc::new(state))))
     }
 
     /// Whom it names.
@@ -85,7 +90,7 @@ impl ShownCertificate {
         &self.0.subject
     }
 
-    /// Fails if the certificate would be refused in a handshake now.
+    /// Fails if the certificate would be refused in a handshake now; between nodes, if it would be for another reason than its dates.
     pub fn check(&self) -> Result<(), WithdrawnCertificate> {
         if self.is_verified() { Ok(()) } else { self.verify() }
     }
@@ -115,7 +120,7 @@ impl ShownCertificate {
     }
 
     fn verify(&self) -> Result<(), WithdrawnCertificate> {
-        let ShownState { tls, port, subject, chain, generation, until, refused } = &*self.0;
+        let ShownState { tls, port, accepted, subject, chain, generation, until, refused } = &*self.0;
         let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
         // Many streams of one connection ask at the same moment.
         if self.is_verified() {
@@ -130,7 +135,9 @@ impl ShownCertificate {
         }
 
         let now = UnixTime::now();
-        match current.verify(*port, chain, now) {
+        // Between nodes the authorities decide, and no date that has passed since.
+        let as_of = if *port == Port::Peers { *accepted } else { now };
+        match current.verify(*port, chain, as_of) {
             Ok(()) => {
                 *refused = None;
                 until.store(good_until(*port, chain, now.as_secs()), Ordering::Release);

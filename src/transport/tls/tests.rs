@@ -11,7 +11,7 @@ use tokio::{
     time::{Duration, Instant, sleep},
 };
 
-use super::*;
+use super::{rereading::FilesReread, *};
 
 /// Connects to whatever was put in.
 #[derive(Clone, Default)]
@@ -219,7 +219,7 @@ async fn a_client_that_was_known_is_refused_once_its_certificate_has_expired() {
         let known = loop {
             let files = cluster.authority.client("old", 0).expect("a certificate");
             let old = load(&cluster.authority.certificate(), Some(files));
-            let mut config = old.current().client(Expected::Host, &Arc::default()).expect("a configuration");
+            let mut config = old.current().client(Expected::Host).expect("a configuration");
             config.alpn_protocols.clear();
             let config = Arc::new(config);
             match meet_again(&node, port, &config).await {
@@ -319,6 +319,39 @@ async fn a_connection_does_not_outlive_the_certificate_of_its_client() {
     assert_eq!(peer.check(), Ok(()));
 }
 
+/// A further authority is added to the file while the certificates of nodes have expired, and all that the cluster has is its connections.
+#[tokio::test]
+async fn a_peer_whose_certificate_has_expired_stays_for_as_long_as_its_authority_does() {
+    let cluster = Cluster::new("shop");
+    let other = Cluster::new("shop");
+    let ca = cluster.authority.certificate();
+    let [before, after] = [&ca, &other.authority.certificate()].map(|file| std::fs::read(file).expect("it is there"));
+    let one = cluster.node(1);
+    let deadline = Instant::now() + Duration::from_secs(30);
+
+    let (two, peer) = loop {
+        let files = cluster.authority.node(2, &["127.0.0.1".to_owned()], 0).expect("a certificate");
+        let two = load(&ca, Some(files));
+        // It expires within the second in which it was made.
+        if let Some(peer) = shown(&one, Port::Peers, node_of(&two, None)).await {
+            break (two, peer);
+        }
+        assert!(Instant::now() < deadline, "it never comes in time");
+    };
+    while shown(&one, Port::Peers, node_of(&two, None)).await.is_some() {
+        assert!(Instant::now() < deadline, "it does not expire");
+        sleep(Duration::from_millis(50)).await;
+    }
+
+    write_authorities(&ca, &[&before, &after]);
+    assert!(one.reload().expect("in order"));
+    assert_eq!(peer.check(), Ok(()), "its authority is there");
+    write_authorities(&ca, &[&after]);
+    assert!(one.reload().expect("in order"));
+    let refused = peer.check().expect_err("nobody vouches for it");
+    assert!(refused.to_string().contains("by no authority that this node still trusts"), "{refused}");
+}
+
 #[tokio::test]
 async fn a_client_goes_to_the_host_that_it_meant() {
     let cluster = Cluster::new("shop");
@@ -352,6 +385,80 @@ async fn changed_files_are_used_by_new_connections_and_bad_ones_are_not() {
         meet(&one, Port::Clients, client_of(&cluster.client("ann"))).await.ok().flatten(),
         cluster.client("ann").subject()
     );
+}
+
+/// `cat new.pem old.pem > ca.pem` writes twice: what is there in between would withdraw all certificates of the old authority.
+#[test]
+fn changed_files_are_used_once_they_read_the_same_twice() {
+    let cluster = Cluster::new("shop");
+    let other = Cluster::new("shop");
+    let ca = cluster.authority.certificate();
+    let [old, new] = [&ca, &other.authority.certificate()].map(|file| std::fs::read(file).expect("it is there"));
+    let one = cluster.node(1);
+    let mut looks = FileLooks::default();
+    let mut refresh = || one.refresh(&mut looks);
+    assert_eq!(refresh(), Ok(FilesReread::Same));
+
+    let parts: [&[&[u8]]; 3] = [&[&new], &[&new, &old[..20]], &[&new, &old]];
+    for part in parts {
+        write_authorities(&ca, part);
+        assert_eq!(refresh(), Ok(FilesReread::Unsettled));
+        assert_eq!(one.current().generation, 0, "a part is not used");
+    }
+    assert_eq!(refresh(), Ok(FilesReread::Changed));
+    assert_eq!((one.current().generation, one.current().roots.len()), (1, 2));
+    assert_eq!(refresh(), Ok(FilesReread::Same));
+
+    // What cannot be used changes nothing, however often it is read.
+    std::fs::write(&ca, "nonsense").expect("written");
+    assert_eq!(refresh(), Ok(FilesReread::Unsettled));
+    for _ in 0..2 {
+        assert!(refresh().expect_err("nothing is in it").to_string().contains("has no certificate in PEM"));
+    }
+    write_authorities(&ca, &[&new, &old]);
+    assert_eq!(refresh(), Ok(FilesReread::Same));
+}
+
+/// As if the client had looked at its files long ago.
+fn forget_last_look(tls: &Tls) {
+    *tls.shared.looked.lock().expect("no panic") -= Duration::from_secs(3);
+}
+
+/// It reads its files and is known by them. On a busy machine a connection does not wait for the files, and the next one has them.
+async fn connects_anew_as(client: &Tls, node: &Tls, subject: Option<Subject>) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let expected = Ok(subject);
+    loop {
+        forget_last_look(client);
+        let met = meet(node, Port::Clients, client_of(client)).await;
+        if met == expected {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{met:?} is not {expected:?}");
+    }
+}
+
+/// Nodes end the connections of a client when its certificate expires. Its operator has renewed it in time.
+#[tokio::test]
+async fn a_client_connects_with_the_renewed_certificate_of_its_files() {
+    let cluster = Cluster::new("shop");
+    let node = cluster.node(1);
+    let files = cluster.authority.client("ann", 0).expect("a certificate");
+    let certificate = files.certificate.clone();
+    let ann = load(&cluster.authority.certificate(), Some(files));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while meet(&node, Port::Clients, client_of(&ann)).await.is_ok() {
+        assert!(Instant::now() < deadline, "it does not expire");
+        sleep(Duration::from_millis(50)).await;
+    }
+
+    cluster.authority.client("ann", 1).expect("a certificate");
+    connects_anew_as(&ann, &node, ann.subject()).await;
+
+    // Files that cannot be used change nothing.
+    std::fs::write(&certificate, "nonsense").expect("written");
+    forget_last_look(&ann);
+    assert_eq!(meet(&node, Port::Clients, client_of(&ann)).await, Ok(ann.subject()));
 }
 
 /// Whatever comes instead of a handshake ends the connection, and no more.
@@ -422,6 +529,33 @@ async fn clients_of_an_earlier_cluster_go_on_with_the_new_one_if_it_takes_them()
     let bank = load(&unrelated.certificate(), Some(files));
     let (_, told) = meet(&bank, Port::Clients, client_of(&shop.old.client("ann"))).await.expect_err("a stranger");
     assert!(told.contains("not of cluster shop"), "{told}");
+}
+
+/// The names of a client in two clusters are of one client only if it has met the one in the place of the other.
+#[tokio::test]
+async fn a_client_takes_a_certificate_of_the_cluster_that_has_taken_the_place_of_its_own() {
+    let shop = Restored::new();
+    let node = shop.node(1, Some("shop"));
+    let ann = shop.old.client("ann");
+    let old = ann.subject();
+    let (certificate, key) = ann.shared.files.own.clone().expect("it has a certificate");
+    let put = |name: &str| {
+        let files = shop.new.client(name, 1).expect("a certificate");
+        std::fs::copy(&files.key, &key).expect("copied");
+        std::fs::copy(&files.certificate, &certificate).expect("copied");
+        forget_last_look(&ann);
+    };
+
+    put("ann");
+    assert_eq!(meet(&node, Port::Clients, client_of(&ann)).await, Ok(old), "it has not met the new cluster yet");
+    let new = Some(Subject::Client { cluster: "shop-2".into(), name: "ann".into() });
+    connects_anew_as(&ann, &node, new.clone()).await;
+
+    // It is of the new cluster from then on, and nobody else.
+    let (_, told) = meet(&shop.old.node(2), Port::Clients, client_of(&ann)).await.expect_err("an old node that runs");
+    assert!(told.contains("not of cluster shop-2"), "{told}");
+    put("bob");
+    assert_eq!(meet(&node, Port::Clients, client_of(&ann)).await, Ok(new));
 }
 
 #[tokio::test]
