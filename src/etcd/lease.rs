@@ -14,7 +14,7 @@ use lockkeeper_planted::Planted;
 use tokio::{
     runtime::Handle,
     sync::mpsc,
-    time::{Instant, Interval, MissedTickBehavior, interval, sleep},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout},
 };
 use tonic::{Request, Response, Status, Streaming};
 
@@ -42,6 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 /// After this time, a renewal without an answer is sent again: a leader does not answer one that it could not commit.
 const AGAIN: Duration = Duration::from_secs(3);
+/// How long the answer to a revocation waits for a revision. A client with a short timeout must not take a lease for alive because the
+/// leader was lost just then.
+const HEADER_PATIENCE: Duration = Duration::from_millis(500);
 /// Renewals of one stream that wait for their answers.
 const UNANSWERED_MAX: usize = 1024;
 
@@ -63,8 +66,11 @@ impl<S: EtcdStore> Lease for Etcd<S> {
 
         // A client watches, or reads, from the revision of the answer on, so it must be one at which the lease's keys are gone. This node
         // may not have applied that yet. The lease is revoked by now, and a revision that cannot be read changes nothing about that.
-        let after = self.store.get(&caller, Vec::new(), None).await;
-        let header = after.map_or_else(|_| self.header_now(), |after| self.header(after.revision));
+        let after = timeout(HEADER_PATIENCE, self.store.get(&caller, Vec::new(), None)).await;
+        let header = match after {
+            Ok(Ok(after)) => self.header(after.revision),
+            Ok(Err(_)) | Err(_) => self.header_now(),
+        };
         Ok(Response::new(LeaseRevokeResponse { header }))
     }
 

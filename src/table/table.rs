@@ -37,6 +37,9 @@ use lockkeeper_machine::{
 use lockkeeper_metrics::{Did, HoldEnd, Metrics};
 use lockkeeper_planted::{Planted, panics_at};
 
+/// A clock that was further ahead of a later leader's was wrong.
+const WALL_AHEAD_MS_MAX: u64 = 3_600_000;
+
 /// The machine of this node.
 #[derive(Debug)]
 pub struct Table {
@@ -187,8 +190,8 @@ impl Table {
         self.index.load(Ordering::Acquire)
     }
 
-    /// The latest time on a leader's wall clock among the entries that this process has applied. Never waits. It is not known of entries
-    /// that came in a snapshot.
+    /// The latest time on a leader's wall clock among the entries that this process has applied. A leader whose clock is an hour behind it
+    /// begins anew, since the earlier clock was wrong. Never waits. The times of entries that came in a snapshot are not known.
     pub fn latest_wall(&self) -> WallTime {
         WallTime(self.latest_wall_ms.load(Ordering::Acquire))
     }
@@ -270,6 +273,15 @@ impl Table {
         }
     }
 
+    /// Notes the leader's wall clock. Only the thread that applies comes here.
+    fn note_wall(&self, wall: WallTime) {
+        let latest_ms = self.latest_wall_ms.load(Ordering::Acquire);
+        let was_wrong = latest_ms.saturating_sub(wall.0) > WALL_AHEAD_MS_MAX;
+
+        let next_ms = if was_wrong { wall.0 } else { latest_ms.max(wall.0) };
+        self.latest_wall_ms.store(next_ms, Ordering::Release);
+    }
+
     /// The waiting calls on this node.
     pub fn calls(&self) -> &WaitingCalls {
         &self.calls
@@ -282,7 +294,7 @@ impl Table {
         let (replies, lines, written) = {
             let mut applied = self.write();
             ensure_next(&applied, entry);
-            self.latest_wall_ms.fetch_max(wall.0, Ordering::AcqRel);
+            self.note_wall(wall);
             // The place, not a copy: an apply in which nobody writes entries must cost the watchers nothing.
             let before = applied.machine.history().place();
             let (replies, lines) = self.run(&mut applied, entry.index, batch, &mut events);

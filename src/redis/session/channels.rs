@@ -135,6 +135,7 @@ impl<S: RedisStore> RedisSession<S> {
         subscriptions.topics.extend(new.iter().cloned());
         let outbox = subscriptions.outbox.clone();
         self.note_topics();
+
         let deadline = self.caller().deadline;
         let added: Vec<_> = new.iter().cloned().collect();
         let subscribed = self.node.signals.subscribe(&added, &outbox, deadline).await;

@@ -43,7 +43,8 @@ impl<S: RedisStore> RedisSession<S> {
         let connection = &self.connection;
         let proven = user.map(|user| self.node.store().authenticate(user, password, connection)).transpose();
         let proven = proven.map_err(too_many_connections)?.flatten();
-        self.note_proof(proven.ok_or_else(|| Stop::refused(WRONG_PASSWORD))?);
+        let proven = proven.ok_or_else(|| Stop::refused(WRONG_PASSWORD))?;
+        self.password = Some(self.note_proof(proven));
         Ok(())
     }
 

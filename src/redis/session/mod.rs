@@ -62,8 +62,10 @@ pub(crate) struct RedisSession<S> {
     identity: Option<String>,
     /// The connection, as the store counts it.
     connection: ClientConnection,
-    /// Closes the connection when the password or the certificate counts no more by which the client has proven that.
-    proof: Option<AbortOnDropHandle<()>>,
+    /// Closes the connection when the certificate counts no more with which it was opened, whoever its client says to be since.
+    certificate: Option<AbortOnDropHandle<()>>,
+    /// Closes the connection when the password counts no more with which the client has proven who it is.
+    password: Option<AbortOnDropHandle<()>>,
     /// The transaction that is being queued.
     transaction: Option<QueuedTransaction>,
     /// Keys in the store, with the revisions that they had.
@@ -95,20 +97,21 @@ impl<S: RedisStore> RedisSession<S> {
             database: 0,
             identity: None,
             connection: ClientConnection::default(),
-            proof: None,
+            certificate: None,
+            password: None,
             transaction: None,
             watched: Vec::new(),
             subscriptions: None,
         };
         if let Some(proven) = identity {
-            session.note_proof(proven);
+            session.certificate = Some(session.note_proof(proven));
         }
         session
     }
 
-    /// The client is this one, until the proof counts no more. A command that waits ends then, too: whoever has lost its proof must not go
-    /// on to take items, or to hear of messages.
-    fn note_proof(&mut self, RedisIdentity { name, withdrawn }: RedisIdentity) {
+    /// The client is this one, until the proof counts no more, for which the returned task waits. A command that waits ends then, too:
+    /// whoever has lost its proof must not go on to take items, or to hear of messages.
+    fn note_proof(&mut self, RedisIdentity { name, withdrawn }: RedisIdentity) -> AbortOnDropHandle<()> {
         let client = Arc::clone(self.client());
         client.tell(|told| told.identity = Some(name.clone()));
         self.identity = Some(name);
@@ -117,7 +120,7 @@ impl<S: RedisStore> RedisSession<S> {
             withdrawn.await;
             client.kill.cancel();
         };
-        self.proof = Some(AbortOnDropHandle::new(tokio::spawn(watched)));
+        AbortOnDropHandle::new(tokio::spawn(watched))
     }
 
     /// The connection, as others see it.

@@ -1,6 +1,13 @@
 //! TIME, and deadlines that are times since 1970: by the clock of the node that leads, and never back.
 
-use super::{Api, Memory, NOW_US, words};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{Api, Memory, NOW_US, RedisNode, RedisOptions, Scripted, words};
+
+const HOUR_US: u64 = 3_600_000_000;
 
 /// The reply to TIME.
 fn time_us(us: u64) -> String {
@@ -54,10 +61,35 @@ async fn the_time_is_not_before_what_an_earlier_leader_has_committed() {
 /// Otherwise the time would stand still for as long as a clock was wrong.
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_was_wrong_by_hours_is_not_followed() {
-    let store = Memory::default();
-    let mut api = Api::over(store.clone());
-    store.commit_at((NOW_US + 3_600_000_000) / 1000);
-    assert_eq!(api.call("TIME").await, time_us(NOW_US + 3_600_000_000));
-    store.commit_at((NOW_US + 3_601_000_000) / 1000);
+    let (store, clock) = (Memory::default(), Arc::new(AtomicU64::new(NOW_US)));
+    let mut api = with_clock(&store, &clock);
+    store.commit_at((NOW_US + 2 * HOUR_US) / 1000);
     assert_eq!(api.call("TIME").await, time_us(NOW_US));
+
+    // When this node's clock comes near, the time must not jump.
+    for passed_us in [HOUR_US, HOUR_US + HOUR_US / 2, 2 * HOUR_US] {
+        clock.store(NOW_US + passed_us, Ordering::Relaxed);
+        assert_eq!(api.call("TIME").await, time_us(NOW_US + passed_us));
+    }
+}
+
+/// What was told is no less when the log says something impossible.
+#[tokio::test(start_paused = true)]
+async fn the_time_does_not_go_back_because_another_clock_is_wrong() {
+    let (store, clock) = (Memory::default(), Arc::new(AtomicU64::new(NOW_US)));
+    let mut api = with_clock(&store, &clock);
+    store.commit_at((NOW_US + HOUR_US) / 1000);
+    assert_eq!(api.call("TIME").await, time_us(NOW_US + HOUR_US));
+    store.commit_at((NOW_US + HOUR_US) / 1000 + 1);
+    assert_eq!(api.call("TIME").await, time_us(NOW_US + HOUR_US));
+
+    // This node's own clock was the wrong one, and was set back.
+    clock.store(NOW_US - 1, Ordering::Relaxed);
+    assert_eq!(api.call("TIME").await, time_us(NOW_US - 1));
+}
+
+fn with_clock(store: &Memory, clock: &Arc<AtomicU64>) -> Api {
+    let clock = Arc::clone(clock);
+    let options = RedisOptions::new(move || clock.load(Ordering::Relaxed), 7);
+    Api::at(store.clone(), Arc::new(RedisNode::new(store.clone(), Arc::new(Scripted), options)))
 }

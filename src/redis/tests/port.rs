@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::oneshot,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Scripted, memory::Memory, options};
-use crate::{Redis, RedisOptions, RedisStore as _};
+use super::{Api, Scripted, memory::Memory, options};
+use crate::{Redis, RedisIdentity, RedisOptions, RedisStore as _, node::RedisNode, session::RedisSession};
 
 /// Time within which whatever a test waits for has happened.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -165,6 +166,25 @@ async fn a_connection_ends_with_its_password_also_while_it_waits() {
     assert_eq!((idle.rest().await, waits.rest().await), (String::new(), String::new()));
     other.send(b"RPUSH queue a\r\n").await;
     other.expect(":1\r\n").await;
+}
+
+/// Whatever password came after it.
+#[tokio::test]
+async fn a_connection_does_not_outlive_its_certificate() {
+    let store = Memory::default();
+    store.add_user("bob", "hush");
+    let node = Arc::new(RedisNode::new(store.clone(), Arc::new(Scripted), options()));
+    let (withdraw, told) = oneshot::channel();
+    let withdrawn = Box::pin(async move { told.await.expect("it is told") });
+    let ann = RedisIdentity { name: "ann".to_owned(), withdrawn };
+    let session = RedisSession::new(Arc::clone(&node), ([127, 0, 0, 1], 4000).into(), Some(ann));
+    let mut api = Api { store, node, session };
+
+    assert_eq!(api.call("AUTH bob hush").await, "+OK|");
+    let kill = api.session.client().kill.clone();
+    assert!(!kill.is_cancelled());
+    withdraw.send(()).expect("it waits");
+    timeout(PATIENCE, kill.cancelled()).await.expect("the connection ends");
 }
 
 #[tokio::test]

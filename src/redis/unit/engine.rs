@@ -89,6 +89,8 @@ pub(crate) struct Engine<S> {
     wall_us: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// The greatest time that was told.
     last_wall_us: AtomicU64,
+    /// The latest time in the log that was not followed, because it was too far ahead.
+    wrong_wall_us: AtomicU64,
     /// The seed of the next unit.
     seeds: AtomicU64,
     /// Positions of scans.
@@ -121,6 +123,7 @@ impl<S: RedisStore> Engine<S> {
             script_limits,
             wall_us,
             last_wall_us: AtomicU64::new(0),
+            wrong_wall_us: AtomicU64::new(0),
             seeds: AtomicU64::new(seed),
             cursors: Arc::new(Cursors::new(seed)),
             turns: UnitTurns::default(),
@@ -152,11 +155,16 @@ impl<S: RedisStore> Engine<S> {
     /// earlier leaders when they committed what this node has applied: the time stands still until this node's clock has come there.
     pub(crate) fn wall_us(&self) -> u64 {
         let own_us = (self.wall_us)();
-        let committed_us = self.store.committed_wall_ms().saturating_mul(1000);
-        let after = |told_us: u64| {
-            let least_us = told_us.max(committed_us);
-            if least_us.saturating_sub(own_us) > AHEAD_US_MAX { own_us } else { own_us.max(least_us) }
-        };
+        let is_near = |other_us: u64| other_us.saturating_sub(own_us) <= AHEAD_US_MAX;
+
+        // A clock that was wrong stays wrong when this node's comes near to what it said: the time must not jump there then.
+        let mut least_us = self.store.committed_wall_ms().saturating_mul(1000);
+        if !is_near(least_us) || self.wrong_wall_us.load(Ordering::Relaxed) == least_us {
+            self.wrong_wall_us.store(least_us, Ordering::Relaxed);
+            least_us = 0;
+        }
+
+        let after = |told_us: u64| own_us.max(least_us).max(if is_near(told_us) { told_us } else { 0 });
         let told = self.last_wall_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |told_us| Some(after(told_us)));
         after(told.unwrap_or_else(|told_us| told_us))
     }

@@ -72,11 +72,13 @@ async fn a_wait_whose_call_was_gone_before_it_queued_is_repeatable_only_with_a_r
     assert_eq!(unnamed, [Ticket(1)]);
 }
 
-/// Leaders' clocks differ, and a later one may be behind.
+/// Leaders' clocks differ, and a later one may be behind. One that was wrong by more than an hour is forgotten.
 #[test]
 fn the_latest_wall_time_does_not_go_back() {
     let table = Table::default();
-    for (index, wall, latest) in [(1, 5, 5), (2, 9, 9), (3, 7, 9)] {
+    let hour = 3_600_000;
+    let times = [(5, 5), (9, 9), (7, 9), (9 + 2 * hour, 9 + 2 * hour), (8 + hour, 8 + hour), (9, 8 + hour)];
+    for (index, (wall, latest)) in (1..).zip(times) {
         let time = Time { stamp: Stamp(index), wall: WallTime(wall) };
         let batch = Batch { time, limits: Limits::default(), commands: vec![Command::Tick] };
         table.apply(EntryId { term: 1, index }, batch, false);
