@@ -65,13 +65,12 @@ pub(super) struct LockOccupancy {
 pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, LockOccupancy> {
     let leavings = Leavings::from_run(run);
     let seen = seen(run);
-    let retried = granted_by_retries(run);
     let mut locks: BTreeMap<&str, LockOccupancy> = BTreeMap::new();
 
     for (place, operation, acquire) in run.acquires() {
         let gone = leavings.gone(run, operation, acquire);
         let several = operation.locks.len() > 1;
-        let is_granted_later = acquire.request.is_some_and(|request| retried.contains(&(&*acquire.session, request)));
+        let is_granted_later = leavings.retried_token(acquire).is_some();
 
         for name in operation.locks {
             let lock = locks.entry(name).or_default();
@@ -105,13 +104,16 @@ pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, LockOccupancy> {
     locks
 }
 
-/// The requests that a retry was told to be granted, by session and id.
-fn granted_by_retries<'r>(run: &'r Run<'_>) -> HashSet<(&'r str, u64)> {
-    let granted = run.operations.iter().filter_map(|retry| match (retry.call, retry.ended) {
-        (Call::Retry { session, request }, Ended::Ok(_)) => Some((&**session, *request)),
-        _ => None,
-    });
-    granted.collect()
+/// The tokens that retries were told, by session and id of the request. Of several retries the first counts, as everywhere.
+fn granted_by_retries<'r>(run: &'r Run<'_>) -> HashMap<(&'r str, u64), u64> {
+    let mut granted = HashMap::new();
+    for retry in &run.operations {
+        let Call::Retry { session, request } = retry.call else { continue };
+        if let Ended::Ok(Answer::Retry { token }) = retry.ended {
+            granted.entry((&**session, *request)).or_insert(*token);
+        }
+    }
+    granted
 }
 
 /// The pairs of lock and session that a read showed as holding.
@@ -157,6 +159,8 @@ impl LockOccupancy {
 
 /// The operations that end grants.
 pub(super) struct Leavings<'r> {
+    /// The tokens of the grants that retries were told: their releases name these, and the answers of their acquires may tell none.
+    retried: HashMap<(&'r str, u64), u64>,
     released: HashMap<(&'r str, u64), Mark>,
     forced: HashMap<u64, GrantEnd>,
     cancels: Cancels<'r>,
@@ -181,7 +185,12 @@ impl<'r> Leavings<'r> {
             }
         }
 
-        Self { released, forced, cancels: Cancels::from_run(run) }
+        Self { retried: granted_by_retries(run), released, forced, cancels: Cancels::from_run(run) }
+    }
+
+    /// The token that a retry of this acquire was told, if one was.
+    fn retried_token(&self, acquire: &Acquire) -> Option<u64> {
+        self.retried.get(&(&*acquire.session, acquire.request?)).copied()
     }
 
     /// The moment at which an acquire that was granted, or may have been, certainly holds nothing any more.
@@ -192,7 +201,7 @@ impl<'r> Leavings<'r> {
 
         let token = match operation.ended {
             Ended::Ok(Answer::Acquire { token, .. }) => Some(*token),
-            Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => None,
+            Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => self.retried_token(acquire),
         };
 
         let released = token.and_then(|token| self.released.get(&(&*acquire.session, token)));

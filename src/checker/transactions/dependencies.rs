@@ -230,11 +230,20 @@ fn registers<'r>(
         for (key, value) in &txn.writes {
             let register = registers.entry(key).or_default();
             register.nodes.push(node);
-            // A value of two writers does not say whose it was.
-            register.by_value.entry(value).and_modify(|writer| *writer = None).or_insert(Some(node));
+            // A value of two writers does not say whose it was. One transaction may put it in both of its branches.
+            let writer = register.by_value.entry(value).or_insert(Some(node));
+            if *writer != Some(node) {
+                *writer = None;
+            }
         }
+
         for (key, value) in &txn.reads {
-            registers.entry(key).or_default().readers.entry(*value).or_default().push(node);
+            let readers = registers.entry(key).or_default().readers.entry(*value).or_default();
+            // A transaction that sees the same twice, by a condition and a step or by two steps, is one reader: its pair with itself would
+            // look like two creations.
+            if readers.last() != Some(&node) {
+                readers.push(node);
+            }
         }
     }
 

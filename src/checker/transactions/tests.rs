@@ -404,6 +404,19 @@ fn without_revisions_a_register_is_created_once_until_it_ends() {
 
     let none: [String; 0] = [];
     assert_eq!(judged(&[&earlier[0], &earlier[1], &later[0]]), none);
+
+    let compare = "compares:[{key:a,target:created,number:0}],";
+    for steps in ["get:{key:a}}", "get:{key:a}},{get:{key:a}}"] {
+        let results = steps.replace("get:{key:a}", "got:null");
+        for compare in [compare, ""] {
+            let twice = [
+                (11, "ann", format!("invoke {{{compare}then:[{{{steps},{{put:{{key:a,value:x1}}}}]}}")),
+                (12, "ann", format!("ok {{results:[{{{results},{{put:{{}}}}]}}")),
+            ];
+            assert_eq!(judged(&[&earlier[0], &earlier[1], &twice]), none, "one that sees twice that it is absent");
+        }
+    }
+
     assert_eq!(judged(&[&overlapping[0], &overlapping[1], &delete(4, 9)]), none, "it may have come between");
     let unknown = [(3, "cat", "invoke {then:[{delete:{key:a}}]}".to_owned()), (4, "cat", "info {}".to_owned())];
     assert_eq!(judged(&[&overlapping[0], &overlapping[1], &unknown]), none, "it may have taken effect");
@@ -443,6 +456,20 @@ fn without_revisions_a_value_of_several_writers_is_not_judged_as_if_it_held() {
     let read = (11, "bob", "ok {results:[{got:{value:x1}}]}");
     let found = verdict(Property::Serializability, r#"{"format":1}"#, &after(&[&twice], &[GET_A, read]));
     assert!(matches!(&found, Verdict::Undecided(why) if why.contains("\"a\" was read \"x1\"")), "{found:?}");
+}
+
+#[test]
+fn without_revisions_a_value_of_both_branches_has_one_writer() {
+    let put = "[{put:{key:a,value:x1}}]";
+    let both = format!("invoke {{compares:[{{key:b,target:value,text:y1}}],then:{put},otherwise:{put}}}");
+    let unknown = [(1, "ann", &*both), (2, "ann", "info {}")];
+    let read = [GET_A, (11, "bob", "ok {results:[{got:{value:x1}}]}")];
+    acquits(&[unknown[0], unknown[1], read[0], read[1]]);
+
+    // It is known that the transaction took effect: so a read that began after that, and missed it, is stale.
+    let missed = [(12, "cat", GET_A.2), (13, "cat", "ok {results:[{got:null}]}")];
+    let found = anomalies(&[unknown[0], unknown[1], read[0], read[1], missed[0], missed[1]]);
+    assert!(matches!(&*found, [one] if one.starts_with("stale read")), "{found:#?}");
 }
 
 const WATCHING: (u64, &str, &str) = (0, "eve", "fact watching {watch:w1,range:{from:a,to:c},after:0}");
