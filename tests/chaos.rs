@@ -141,11 +141,15 @@ async fn a_clock_that_does_not_jump_is_no_fault() {
     let libc = maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].to_owned()));
     let libc = libc.into_iter().find(|path| path.contains("/libc.so")).expect("this test is linked with it");
     let other = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").to_owned();
-    for (library, says) in [(libc, "without effect: clock-jump"), (other, "skipped: clock-jump: the nodes do not load")]
-    {
+    let cases = [
+        // The only fault: beside another one, a slow machine may not reach it.
+        (libc, "clock", "without effect: clock-jump"),
+        (other, "clock,kill-follower", "skipped: clock-jump: the nodes do not load"),
+    ];
+    for (library, faults, says) in cases {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("run");
-        let mut command = command(&out, &["--duration", "8s", "--faults", "clock,kill-follower", "--clients", "2"]);
+        let mut command = command(&out, &["--duration", "8s", "--faults", faults, "--clients", "2"]);
         let child = command.env("LOCKKEEPER_LIBFAKETIME", &library).spawn().expect("the program runs");
         let (code, text) = output(child).await;
         assert!(code == 0 || code == 31, "{code}: {text}");

@@ -435,7 +435,7 @@ impl World {
 
     /// Lets the wall clock of a node jump. Returns whether the node's own time has: the library that fakes it may do nothing in the node.
     async fn jump_clock(&mut self, id: u64, until: Instant) -> io::Result<bool> {
-        let Some(before) = self.wall_clock(id).await else { return Ok(false) };
+        let Some(before) = self.wall_clock_by(id, until).await else { return Ok(false) };
         self.set_clock(id, JUMP)?;
         while self.goes_on(until) {
             if self.wall_clock(id).await.is_some_and(|now| has_jumped(before, now)) {
@@ -444,6 +444,18 @@ impl World {
             self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
         }
         Ok(false)
+    }
+
+    /// The time of a node's wall clock, as soon as the node tells it: on a busy machine it does not answer every time.
+    async fn wall_clock_by(&self, id: u64, until: Instant) -> Option<Duration> {
+        while self.goes_on(until) {
+            let wall = self.wall_clock(id).await;
+            if wall.is_some() {
+                return wall;
+            }
+            self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
+        }
+        None
     }
 
     /// The time of a node's wall clock since 1970, if the node tells it.

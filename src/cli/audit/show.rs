@@ -35,20 +35,27 @@ pub(super) struct Show {
 
 impl Show {
     pub(super) fn run(self) -> Result<Exit, Failure> {
+        let format = self.output.output;
+        self.show(|line| match format {
+            Format::Text => deliver(&sentence(line)),
+            Format::Json => deliver_line(line),
+        })
+    }
+
+    /// Checks the files, and tells the wanted lines until one cannot be told.
+    fn show(self, mut tell: impl FnMut(&AuditLine<'_>) -> io::Result<()>) -> Result<Exit, Failure> {
         let wanted = StorySubject { lock: self.lock, session: self.session.map(|session| Session(session.0)) };
         let mut written: io::Result<()> = Ok(());
 
         let checked = verify(&files(&self.files)?, None, |line| {
             if written.is_ok() && select(&wanted, line) {
-                written = match self.output.output {
-                    Format::Text => deliver(&sentence(line)),
-                    Format::Json => deliver_line(line),
-                };
+                written = tell(line);
             }
         });
 
-        written.map_err(Failure::for_stream)?;
+        // A reader that has seen enough, as `head` has, does not make a broken trail sound: the exit code tells of the trail first.
         checked?;
+        written.map_err(Failure::for_stream)?;
         Ok(Exit::Success)
     }
 }
@@ -131,4 +138,82 @@ fn what_happened(line: &AuditLine<'_>) -> String {
 /// Who took a grant: the sentence has the holder behind another `by`.
 fn forced(by: &str) -> String {
     by.strip_prefix(" by ").map(|by| format!(", taken by {by}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use lockkeeper_audit::{AuditHeader, Head};
+
+    /// A file of a trail in which sessions 1 to 3 are opened, by the lines 2 to 4.
+    fn trail() -> String {
+        let mut head = Head::genesis("c");
+        let header = AuditHeader {
+            lockkeeper_audit: 1,
+            cluster: "c".to_owned(),
+            after: 0,
+            hash: head.hash,
+            token: 0,
+            ticket: 0,
+            gap_from: None,
+        };
+        let begun = AuditLine { token: Some(0), ticket: Some(0), count: Some(0), ..AuditLine::new(AuditEvent::Begun) };
+        let opened = |session| AuditLine {
+            session: Some(Session(session)),
+            ttl_ms: Some(1_000),
+            ..AuditLine::new(AuditEvent::SessionOpened)
+        };
+
+        let mut text = serde_json::to_vec(&header).unwrap();
+        text.push(b'\n');
+        for line in [begun, opened(1), opened(2), opened(3)] {
+            head.push(line, &mut text);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    fn closed() -> io::Result<()> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn full() -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    /// The exit code and the message for a file of this text, if the one line that is wanted is told with this result.
+    fn told(text: &str, tell: fn() -> io::Result<()>) -> (Exit, String) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("audit-00000000000000000001.jsonl");
+        fs::write(&file, text).unwrap();
+        let output = Output { output: Format::Text };
+        let show = Show { files: vec![file], lock: None, session: Some(SessionId(1)), output };
+
+        let mut lines = 0;
+        let ended = show.show(|_| {
+            lines += 1;
+            tell()
+        });
+        assert_eq!(lines, 1);
+        match ended {
+            Ok(exit) => (exit, String::new()),
+            Err(failure) => (failure.exit, failure.message),
+        }
+    }
+
+    #[test]
+    fn a_closed_stdout_does_not_make_a_broken_trail_sound() {
+        let sound = trail();
+        let changed = sound.replacen("\"ttl_ms\":1000", "\"ttl_ms\":9000", 2);
+        let broken = changed.replacen("\"ttl_ms\":9000", "\"ttl_ms\":1000", 1);
+        assert_eq!(told(&sound, || Ok(())), (Exit::Success, String::new()));
+        assert_eq!(told(&sound, closed), (Exit::Success, String::new()));
+        assert_eq!(told(&sound, full).0, Exit::Error);
+
+        let (exit, message) = told(&broken, || Ok(()));
+        assert_eq!((exit, message.contains("line 3 of the trail")), (Exit::Error, true), "{message}");
+        assert_eq!(told(&broken, closed).0, exit);
+        assert!(told(&broken, closed).1.contains("the chain breaks"));
+    }
 }

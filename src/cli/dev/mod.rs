@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use super::{
     arguments, complain,
     exit::{Exit, Failure},
+    output::print,
     signals::Signals,
 };
 use crate::{
@@ -127,7 +128,8 @@ impl Dev {
     async fn serve(self, mut cluster: LocalCluster, signals: Signals, program: PathBuf) -> Result<u8, Failure> {
         let report = report::endpoints(&cluster, self.output).map_err(|error| Failure::new(Exit::Error, error))?;
         let code = if self.command.is_empty() {
-            writeln!(io::stdout(), "{report}")?;
+            // A reader that is gone, as in `lockkeeper dev | head -1`, ends no cluster: others may use it.
+            print(&format!("{report}\n"))?;
             until_signalled(&mut cluster, signals).await
         } else {
             say(&report);

@@ -36,6 +36,16 @@ pub(super) struct Reaped {
     pub(super) none_left: bool,
 }
 
+/// What a kill of all descendants has left.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct LeftAlive {
+    /// The processes that a scan finds.
+    pub(super) known: Vec<Pid>,
+    /// Whether the kernel says that none is left. A scan may find none although some are there: `/proc` may hide those of other users, or
+    /// this process may have no file left to read it by.
+    pub(super) all_ended: bool,
+}
+
 /// Reaps the children that have ended.
 pub(super) fn reap() -> Reaped {
     let mut ended = Vec::new();
@@ -49,11 +59,11 @@ pub(super) fn reap() -> Reaped {
     }
 }
 
-/// Kills all descendants until there are none. Returns those that are left at the end of the time: this process may not signal
+/// Kills all descendants until there are none. Returns what is left at the end of the time: this process may not signal
 /// them, or they hang in a system call and die when it returns.
 ///
 /// The keepers among them come last: if this process is stopped meanwhile, one of them is there to go on.
-pub(super) async fn kill_descendants(until: Instant, keepers: &[Pid]) -> Vec<Pid> {
+pub(super) async fn kill_descendants(until: Instant, keepers: &[Pid]) -> LeftAlive {
     let mut keepers = keepers.to_vec();
     loop {
         kill_listed(&keepers);
@@ -63,13 +73,16 @@ pub(super) async fn kill_descendants(until: Instant, keepers: &[Pid]) -> Vec<Pid
 
         let reaped = reap();
         if reaped.none_left {
-            return Vec::new();
+            return LeftAlive { known: Vec::new(), all_ended: true };
         }
         // From now on another process can have its pid.
         keepers.retain(|keeper| reaped.ended.iter().all(|(pid, _)| pid != keeper));
 
         if Instant::now() >= until {
-            return descendants();
+            let known = descendants();
+            // The last one may have ended before the scan.
+            let all_ended = known.is_empty() && reap().none_left;
+            return LeftAlive { known, all_ended };
         }
         sleep(LOOK).await;
     }

@@ -37,10 +37,10 @@
 //! count, and kill the command if it is stopped for too long.
 //!
 //! Not covered: processes that do not belong to this user any more (`sudo`) or never were descendants (a container that a daemon started
-//! for the command); and three faults at once. Descendants that cannot be killed are named after [`KILLING_MAX`]. The lock is then not
-//! given back: it opens when the session expires, so that they have at least this time to end. Platforms other than Linux have no
-//! subreaper and no parent-death signal: there is one keeper, only the command and its process group are killed, and processes that it
-//! left behind stay.
+//! for the command); and three faults at once. Descendants that cannot be killed are named after [`KILLING_MAX`], as far as this process
+//! may see them. The lock is then not given back: it opens when the session expires, so that they have at least this time to end. Platforms
+//! other than Linux have no subreaper and no parent-death signal: there is one keeper, only the command and its process group are killed,
+//! and processes that it left behind stay.
 
 mod descendants;
 mod keeper;
@@ -64,11 +64,12 @@ use tokio::time::sleep;
 use super::{Exit, Failure, complain, show};
 use crate::client::{BootClock, Clock as _, Guard, Moment};
 
-pub(super) use self::{keeper::Keep, launch::Launch, signals::JobSignals};
 use self::{
+    descendants::LeftAlive,
     link::KeeperLink,
     wrapper::{EndedJob, Job, JobEnd},
 };
+pub(super) use self::{keeper::Keep, launch::Launch, signals::JobSignals};
 
 /// Longest timer. Timers stop while the machine is suspended; the deadline does not.
 const TIMER_MAX: Duration = Duration::from_millis(250);
@@ -101,13 +102,13 @@ pub(super) async fn run_while_held(
         job.kill_at(kill_at(held));
 
         tokio::select! {
-            EndedJob { end, survivors } = job.wait() => {
-                return Ok(EndedCommand { exit: exit(end), is_over: are_over(&survivors) });
+            EndedJob { end, left } = job.wait() => {
+                return Ok(EndedCommand { exit: exit(end), is_over: are_over(&left) });
             }
             signal = signals.next() => job.forward(signal),
             why = endangered(held, grace(ttl)) => {
-                let survivors = stop(&mut job, held, &why).await;
-                return Ok(EndedCommand { exit: Exit::Lost, is_over: are_over(&survivors) });
+                let left = stop(&mut job, held, &why).await;
+                return Ok(EndedCommand { exit: Exit::Lost, is_over: are_over(&left) });
             }
             // Tells the keeper of renewals well before its deadline.
             () = sleep((ttl / 20).min(TIMER_MAX)) => {}
@@ -147,15 +148,21 @@ fn this_program() -> io::Result<PathBuf> {
 }
 
 /// Whether no process is left. Complains of those that are.
-fn are_over(survivors: &[Pid]) -> bool {
-    if !survivors.is_empty() {
-        let pids: Vec<String> = survivors.iter().map(Pid::to_string).collect();
+fn are_over(left: &LeftAlive) -> bool {
+    if left.all_ended {
+        return true;
+    }
+
+    if left.known.is_empty() {
+        complain("a process of the command that cannot be named could not be killed, and may outlive the lock");
+    } else {
+        let pids: Vec<String> = left.known.iter().map(Pid::to_string).collect();
         complain(&format!(
             "these processes of the command could not be killed, and may outlive the lock: {}",
             pids.join(" ")
         ));
     }
-    survivors.is_empty()
+    false
 }
 
 /// The exit code of the program.
@@ -173,8 +180,8 @@ fn exit(end: JobEnd) -> Exit {
     }
 }
 
-/// Stops the command by the deadline. Returns the processes that could not be killed.
-async fn stop(job: &mut Job, held: &Guard, why: &str) -> Vec<Pid> {
+/// Stops the command by the deadline. Returns what could not be killed.
+async fn stop(job: &mut Job, held: &Guard, why: &str) -> LeftAlive {
     let left = held.remaining();
     let margin = kill_margin(held.session().ttl());
     job.kill_at(kill_at(held));
@@ -232,5 +239,13 @@ mod tests {
             assert!(grace(ttl) > kill_margin(ttl), "{ttl:?}");
             assert!(kill_margin(ttl) >= Duration::from_millis(10));
         }
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_named_is_not_over() {
+        let left = |known: &[Pid], all_ended| LeftAlive { known: known.to_vec(), all_ended };
+        assert!(are_over(&left(&[], true)));
+        assert!(!are_over(&left(&[], false)), "the kernel says that it is there");
+        assert!(!are_over(&left(&[Pid::INIT], false)));
     }
 }

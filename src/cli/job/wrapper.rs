@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     KILLING_MAX,
-    descendants::{self, adopt_orphans, kill_descendants},
+    descendants::{self, LeftAlive, adopt_orphans, kill_descendants},
     link::{KeeperLink, Message},
     start_keeper,
 };
@@ -47,17 +47,17 @@ impl KillAttempt {
         *self.until.get_or_insert_with(|| Instant::now() + KILLING_MAX)
     }
 
-    /// Kills until nothing is left, or the end has come. Returns the processes that are left. Cancel safe: another call goes on.
-    async fn go_on<F: Future<Output = Vec<Pid>>>(&mut self, kill: impl FnOnce(Instant) -> F) -> Vec<Pid> {
+    /// Kills until nothing is left, or the end has come. Returns what is left. Cancel safe: another call goes on.
+    async fn go_on<F: Future<Output = LeftAlive>>(&mut self, kill: impl FnOnce(Instant) -> F) -> LeftAlive {
         kill(self.until()).await
     }
 }
 
-/// The end of a job, and the processes of it that could not be killed: another user's, or such that hang in a system call.
+/// The end of a job, and what could not be killed of it: processes of another user, or those that hang in a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct EndedJob {
     pub(super) end: JobEnd,
-    pub(super) survivors: Vec<Pid>,
+    pub(super) left: LeftAlive,
 }
 
 /// How a job ended.
@@ -112,8 +112,8 @@ impl Job {
                 Message::KillAt(_) | Message::Signal(_) | Message::Terminate => {}
             }
         }
-        let survivors = self.kill_all().await;
-        EndedJob { end: self.end.unwrap_or(JobEnd::KeeperKilled), survivors }
+        let left = self.kill_all().await;
+        EndedJob { end: self.end.unwrap_or(JobEnd::KeeperKilled), left }
     }
 
     /// Forwards a signal that this process received.
@@ -125,11 +125,11 @@ impl Job {
     }
 
     /// Stops the command and its descendants: SIGTERM, then SIGKILL after `grace` or as soon as `out_of_time` returns
-    /// true. Returns those that could not be killed.
-    pub(super) async fn stop(&mut self, grace: Duration, out_of_time: impl Fn() -> bool) -> Vec<Pid> {
+    /// true. Returns what could not be killed.
+    pub(super) async fn stop(&mut self, grace: Duration, out_of_time: impl Fn() -> bool) -> LeftAlive {
         if !grace.is_zero() && self.link.tell(Message::Terminate) {
             tokio::select! {
-                ended = self.wait() => return ended.survivors,
+                ended = self.wait() => return ended.left,
                 () = sleep(grace) => {}
                 () = until(out_of_time) => {}
             }
@@ -138,7 +138,7 @@ impl Job {
     }
 
     /// Includes the keepers, which could be stopped. Returns what could not be killed.
-    async fn kill_all(&mut self) -> Vec<Pid> {
+    async fn kill_all(&mut self) -> LeftAlive {
         let keepers: &[Pid] = &self.keepers;
         self.kill.go_on(|until| kill_descendants(until, keepers)).await
     }
@@ -165,9 +165,9 @@ mod tests {
     use super::*;
 
     /// A process that withstands each kill, as one of another user does.
-    async fn withstands(until: Instant) -> Vec<Pid> {
+    async fn withstands(until: Instant) -> LeftAlive {
         tokio::time::sleep_until(until).await;
-        vec![Pid::INIT]
+        LeftAlive { known: vec![Pid::INIT], all_ended: false }
     }
 
     /// As the wrapper does, which looks after the lock between.
@@ -175,17 +175,17 @@ mod tests {
     async fn a_kill_that_is_dropped_again_and_again_is_given_up_all_the_same() {
         let begun = Instant::now();
         let mut kill = KillAttempt::default();
-        let survivors = loop {
+        let left = loop {
             tokio::select! {
-                survivors = kill.go_on(withstands) => break survivors,
+                left = kill.go_on(withstands) => break left,
                 () = sleep(Duration::from_millis(250)) => {}
             }
             assert!(begun.elapsed() < KILLING_MAX * 2, "it goes on for ever");
         };
-        assert_eq!(survivors, [Pid::INIT]);
+        assert_eq!(left.known, [Pid::INIT]);
         assert!(begun.elapsed() >= KILLING_MAX, "it was given up early");
 
         // What is told once is not waited for again.
-        assert_eq!(timeout(Duration::ZERO, kill.go_on(withstands)).await, Ok(vec![Pid::INIT]));
+        assert_eq!(timeout(Duration::ZERO, kill.go_on(withstands)).await, Ok(left));
     }
 }

@@ -87,6 +87,11 @@ class Worker:
         self._client = client
         self._ttl = ttl
         self._recorded: set[str] = set()
+        self._is_closing = False
+
+    def expect_close(self) -> None:
+        """From here on a close is this worker's own, and is not told as a loss. Call it before the close."""
+        self._is_closing = True
 
     async def once(self, awaited: Callable[[Any], Any], pause: Callable[[float], Any]) -> None:
         """One hold."""
@@ -134,7 +139,9 @@ class Worker:
 
     def _ended(self, session_id: str, lease: RecordedLease) -> None:
         loss = lease.loss()
-        if loss is not None and loss.reason is not LossReason.CLOSED:
+        # A close by somebody else is told: the run's checker asks who began it.
+        is_own = self._is_closing and loss is not None and loss.reason is LossReason.CLOSED
+        if loss is not None and not is_own:
             self._lost(session_id, loss, None)
 
     def _lost(self, session_id: str, loss: lockkeeper.Loss, token: int | None) -> None:
@@ -178,16 +185,19 @@ def thread(number: int) -> None:
         ttl = random.choice(TTLS)
         with lockkeeper.connect(ttl=ttl, call_limit=5, attempt_limit=1) as client:
             worker = Worker(f"python-threads-{number}-{life}", client, ttl)
-            for _ in range(random.randrange(10, 60)):
-                if OVER.is_set():
-                    break
-                try:
-                    run(worker.once(at_once, sleep_here))
-                except lockkeeper.NotAcquired:
-                    pass
-                except lockkeeper.Error as error:
-                    print(f"thread {number}: {error}", file=sys.stderr)
-                    time.sleep(0.1)
+            try:
+                for _ in range(random.randrange(10, 60)):
+                    if OVER.is_set():
+                        break
+                    try:
+                        run(worker.once(at_once, sleep_here))
+                    except lockkeeper.NotAcquired:
+                        pass
+                    except lockkeeper.Error as error:
+                        print(f"thread {number}: {error}", file=sys.stderr)
+                        time.sleep(0.1)
+            finally:
+                worker.expect_close()
 
 
 async def task(number: int) -> None:
@@ -197,16 +207,19 @@ async def task(number: int) -> None:
         ttl = random.choice(TTLS)
         async with lockkeeper.aio.connect(ttl=ttl, call_limit=5, attempt_limit=1) as client:
             worker = Worker(f"python-asyncio-{number}-{life}", client, ttl)
-            for _ in range(random.randrange(10, 60)):
-                if OVER.is_set():
-                    break
-                try:
-                    await worker.once(later, asyncio.sleep)
-                except lockkeeper.NotAcquired:
-                    pass
-                except lockkeeper.Error as error:
-                    print(f"task {number}: {error}", file=sys.stderr)
-                    await asyncio.sleep(0.1)
+            try:
+                for _ in range(random.randrange(10, 60)):
+                    if OVER.is_set():
+                        break
+                    try:
+                        await worker.once(later, asyncio.sleep)
+                    except lockkeeper.NotAcquired:
+                        pass
+                    except lockkeeper.Error as error:
+                        print(f"task {number}: {error}", file=sys.stderr)
+                        await asyncio.sleep(0.1)
+            finally:
+                worker.expect_close()
 
 
 async def tasks() -> None:

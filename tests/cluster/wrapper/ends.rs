@@ -7,7 +7,7 @@ use std::{
     process::Stdio,
 };
 
-use lockkeeper::local::Signal;
+use lockkeeper::local::{LocalCluster, Signal};
 use rustix::process::{Pid, geteuid};
 use tokio::{process::Command, time::timeout};
 
@@ -19,6 +19,16 @@ use crate::support::{LONG, client, program, until};
 
 /// A user that has no rights.
 const NOBODY: &str = "65534";
+
+/// The arguments of `setpriv` before a command line of this user.
+const AS_NOBODY: [&str; 5] = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
+
+/// What begins a command line that runs in a mount namespace whose `/proc` hides the processes of other users.
+const HIDDEN: [&str; 7] =
+    ["unshare", "--mount", "--", "sh", "-c", "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"", "sh"];
+
+/// What a process of another user needs.
+const NEEDED: &str = "this needs root, setpriv, and a temporary directory whose programs may change their user";
 
 /// Runs a command. Returns its exit code, and the stderr of the command and the wrapper.
 async fn run(endpoints: &str, arguments: &[&str]) -> (Option<i32>, String) {
@@ -108,44 +118,68 @@ async fn leftover_processes_of_a_command_get_sigterm() {
     assert_eq!(work.file("told"), "told\n");
 }
 
-/// A program by which a process of [`NOBODY`] becomes one of root, as by `sudo`. None: this is not root, or the machine lacks `setpriv`.
+/// A program by which a process of [`NOBODY`] becomes one of root, as by `sudo`. None: this is not root, or the machine lacks `setpriv`, or
+/// it does not work here: the directory may be mounted `nosuid`, or this process and its children may not get new privileges.
 fn becomes_root(place: &Path) -> Option<PathBuf> {
+    if !geteuid().is_root() {
+        return None;
+    }
+
     let path = std::env::var_os("PATH")?;
     let setpriv = std::env::split_paths(&path).map(|folder| folder.join("setpriv")).find(|file| file.is_file())?;
     let program = place.join("setpriv");
     fs::copy(setpriv, &program).ok()?;
     fs::set_permissions(place, Permissions::from_mode(0o755)).ok()?;
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).ok()?;
-    geteuid().is_root().then_some(program)
+
+    let mut once = std::process::Command::new("setpriv");
+    once.args(AS_NOBODY).arg(&program).args(["--reuid", "0", "true"]);
+    succeeds(&mut once).then_some(program)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "nightly: root, to have processes of two users"]
-async fn a_leftover_process_that_cannot_be_killed_is_named_and_does_not_hold_the_lock_for_ever() {
-    let place = tempfile::tempdir().expect("a directory");
-    let Some(becomes_root) = becomes_root(place.path()) else {
-        return crate::skipped::skipped("no process of another user is left behind: this needs root and setpriv");
-    };
-    let cluster = one_node().await;
-    // It may be signalled until it is a process of root.
-    let left = format!("{} --reuid 0 sleep 1000 >&- 2>&- & echo $!", becomes_root.display());
-    let script = format!("{left}; until test $(cat /proc/$!/comm) = sleep; do sleep 0.01; done; exit 3");
-    let mut wrapper = Command::new("setpriv");
-    wrapper.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program());
+/// Whether `/proc` can be hidden here.
+fn can_hide() -> bool {
+    let mut once = std::process::Command::new("env");
+    succeeds(once.args(HIDDEN).arg("setpriv").args(AS_NOBODY).args(["sh", "-c", "test ! -e /proc/1"]))
+}
+
+fn succeeds(command: &mut std::process::Command) -> bool {
+    command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// Runs a wrapper of [`NOBODY`] whose command leaves a process of root behind. Returns that process, and what the wrapper said. `around`
+/// begins its command line.
+async fn leave_root_behind(
+    cluster: &LocalCluster,
+    place: &Path,
+    becomes_root: &Path,
+    around: &[&str],
+) -> (String, String) {
+    // It may be signalled until it is a process of root, and says so.
+    let is_root = place.join("is-root");
+    let is_root = is_root.display();
+    let becomes_root = becomes_root.display();
+    let left = format!("{becomes_root} --reuid 0 sh -c 'echo > {is_root}; exec sleep 1000' >&- 2>&- & echo $!");
+    let script = format!("{left}; until test -e {is_root}; do sleep 0.01; done; exit 3");
+
+    let mut wrapper = Command::new("env");
+    wrapper.args(around).arg("setpriv").args(AS_NOBODY).arg(program());
     wrapper.args(["lock", "seat", "--ttl", "5s", "--", "sh", "-c", &script]);
     // Nobody may look for a profile in root's home.
-    wrapper.env("HOME", place.path()).env_remove("XDG_CONFIG_HOME");
+    wrapper.env("HOME", place).env_remove("XDG_CONFIG_HOME");
     wrapper.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(",")).kill_on_drop(true);
     wrapper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
 
     let output = timeout(LONG, wrapper.output()).await.expect("it ends").expect("its output");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let left = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains(&format!("could not be killed, and may outlive the lock: {left}")), "{said}");
-    assert!(said.contains("the lock is not released"), "{said}");
+    (String::from_utf8_lossy(&output.stdout).trim().to_owned(), said)
+}
 
-    let client = client(&cluster);
+/// The lock was not given back by the wrapper that said this: it opens when the session expires. Then ends the process that was left.
+async fn opens_by_itself(cluster: &LocalCluster, left: &str, said: &str) {
+    assert!(said.contains("the lock is not released"), "{said}");
+    let client = client(cluster);
     assert_eq!(client.get("seat").await.expect("it serves").lock.holder_count, 1, "it was given back");
     until("the end of the session", async || {
         let lock = client.get("seat").await.ok()?.lock;
@@ -153,4 +187,33 @@ async fn a_leftover_process_that_cannot_be_killed_is_named_and_does_not_hold_the
     })
     .await;
     signal(left.parse().ok().and_then(Pid::from_raw).expect("a process id"), Signal::KILL);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: root, to have processes of two users"]
+async fn a_leftover_process_that_cannot_be_killed_is_named_and_does_not_hold_the_lock_for_ever() {
+    let place = tempfile::tempdir().expect("a directory");
+    let Some(becomes_root) = becomes_root(place.path()) else {
+        return crate::skipped::skipped(format!("no process of another user is left behind: {NEEDED}"));
+    };
+    let cluster = one_node().await;
+    let (left, said) = leave_root_behind(&cluster, place.path(), &becomes_root, &[]).await;
+    assert!(said.contains(&format!("could not be killed, and may outlive the lock: {left}")), "{said}");
+    opens_by_itself(&cluster, &left, &said).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: root, to have processes of two users"]
+async fn a_leftover_process_that_cannot_be_seen_does_not_let_the_lock_be_given_back() {
+    let place = tempfile::tempdir().expect("a directory");
+    let Some(becomes_root) = becomes_root(place.path()) else {
+        return crate::skipped::skipped(format!("no process of another user is left behind: {NEEDED}"));
+    };
+    if !can_hide() {
+        return crate::skipped::skipped("no process is hidden: this needs unshare, and the right to mount /proc anew");
+    }
+    let cluster = one_node().await;
+    let (left, said) = leave_root_behind(&cluster, place.path(), &becomes_root, &HIDDEN).await;
+    assert!(said.contains("a process of the command that cannot be named could not be killed"), "{said}");
+    opens_by_itself(&cluster, &left, &said).await;
 }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,27 @@ def test_whoever_listens_is_told_once_of_the_first_loss() -> None:
         assert not lease.end(Loss(LossReason.CLOSED))
     lease.revoked(7, "stuck", 0)
     assert told == [Loss(LossReason.EXPIRED)]
+
+
+def test_a_look_in_a_fork_waits_for_nobody_and_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lease = leased()
+    told: list[str] = []
+    lease.listen(lambda: told.append("told"))
+    clock.now = 20.0
+    own = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+    # The thread that held it was not forked along: a look that waits for it waits for ever.
+    lease._mutex.acquire()
+    looks: list[object] = []
+
+    def look() -> None:
+        looks.extend([lease.remaining(), lease.remaining(7), lease.loss()])
+
+    looker = threading.Thread(target=look, daemon=True)
+    looker.start()
+    looker.join(10)
+    assert looks == [0.0, 0.0, Loss(LossReason.FORKED)]
+    assert (told, lease.is_ended) == ([], False)
 
 
 def test_renewals_do_not_extend_a_revoked_grant_but_the_others() -> None:

@@ -96,13 +96,18 @@ class Lease:
 
     def remaining(self, token: int | None = None) -> float:
         """How long the session, or this grant of it, may still be trusted: seconds. Zero: it is lost, and stays so."""
-        if self._ended is None and self._deadline <= self._now():
+        # A look takes the mutex if the deadline has passed, and tells the listeners, which are the parent's.
+        if self.is_foreign:
+            return 0.0
+        # The clock is read once: what is not over has some time left.
+        now = self._now()
+        if self._ended is None and self._deadline <= now:
             self._end_if_over()
-        if self.is_foreign or self._ended is not None:
+        if self._ended is not None:
             return 0.0
         revoked = None if token is None else self._revoked.get(token)
         deadline = self._deadline if revoked is None else min(revoked.deadline, self._deadline)
-        return max(0.0, deadline - self._now())
+        return max(0.0, deadline - now)
 
     def loss(self, token: int | None = None) -> Loss | None:
         """How the session, or this grant of it, was lost; `None`: it may be trusted. A revoked grant counts as lost at once."""

@@ -125,6 +125,12 @@ class Life {
     this.recorder = recorder;
     this.trustedMs = ttlMs - Math.max(ttlMs / 100, 10);
     this.ttlMs = ttlMs;
+    this.isClosing = false;
+  }
+
+  /** From here on a close is this client's own, and is not told as a loss. Call it before the close. */
+  expectClose() {
+    this.isClosing = true;
   }
 
   async run() {
@@ -146,6 +152,7 @@ class Life {
     const holds = 4 + below(20);
     await Promise.all(Array.from({ length: TASKS }, () => this.work(holds)));
 
+    this.expectClose();
     const closed = recorder.begin("close", { session: this.session });
     try {
       await client.close();
@@ -169,7 +176,9 @@ class Life {
 
   tellLoss() {
     const { reason } = this.own?.signal ?? {};
-    if (reason instanceof Lost && reason.reason !== "closed" && reason.reason !== "released") {
+    // A close by somebody else is told: the run's checker asks who began it.
+    const isOwn = reason instanceof Lost && (reason.reason === "released" || (reason.reason === "closed" && this.isClosing));
+    if (reason instanceof Lost && !isOwn) {
       this.recorder.fact("lost", { session: this.session, why: reason.reason.replaceAll("-", "_") });
     }
   }
@@ -278,12 +287,15 @@ async function live(number) {
     const ttlMs = one(TTLS_MS);
     const process = `typescript-${number}.${generation}`;
     const client = new Client({ endpoints: LOCKKEEPER_ENDPOINTS, ttlMs, callLimitMs: 3_000, attemptLimitMs: 700, label: process });
+    const life = new Life(client, new Recorder(process), ttlMs);
     try {
-      await new Life(client, new Recorder(process), ttlMs).run();
+      await life.run();
     } catch (error) {
       console.error(`${process}: ${error}`);
       await sleep(200);
     }
+    // Also after an error, which may have come before the close of its own.
+    life.expectClose();
     await client.close().catch((error) => console.error(`${process}: ${error}`));
   }
 }
