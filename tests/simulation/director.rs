@@ -34,6 +34,7 @@ use crate::{
     clients::{self, Clients, Desk},
     contenders::Contention,
     faults::{Order, Sites, World},
+    keyspace::judge::Judge,
     network,
     plan::Plan,
     restore::Survivors,
@@ -52,7 +53,7 @@ const CALM: Duration = Duration::from_millis(2_000);
 const GREED: u32 = 80;
 /// Deadline for clients to finish.
 const FINISH: Duration = Duration::from_secs(30);
-/// Deadline for those that wait for items and messages: they look at everything for the last time.
+/// Deadline for those that wait for items and messages, which look at everything for the last time, and for the last watches.
 const CONCLUDED: Duration = Duration::from_secs(90);
 /// Time to find all nodes at one index: while clients work, and at the end, with no load.
 const COMPARE: Duration = Duration::from_millis(500);
@@ -75,6 +76,8 @@ pub(crate) struct Director {
     pub(crate) hungry: watch::Sender<bool>,
     /// The clients that wait.
     pub(crate) signals: Arc<SignalsJudge>,
+    /// The clients of the keyspace.
+    pub(crate) keyspace: Arc<Judge>,
     /// The contenders of other protocols.
     pub(crate) contention: Arc<Contention>,
     /// Failures that are not in the history.
@@ -188,6 +191,10 @@ impl Director {
         self.expect(finished(), "not all clients finished in time");
         let concluded = timeout(CONCLUDED, self.signals.concluded()).await;
         self.expect(concluded.is_ok(), "the clients that wait did not finish in time");
+        if self.plan.is_watched_for_long {
+            let concluded = timeout(CONCLUDED, self.keyspace.concluded()).await;
+            self.expect(concluded.is_ok(), "the clients of the keyspace did not finish in time");
+        }
         let running = world.removed_have_ended(Instant::now() + LIVENESS_BOUND).await;
         self.expect(running.is_empty(), &format!("nodes {running:?} were removed and have not ended"));
         self.restart_at_rest(operator, world).await;

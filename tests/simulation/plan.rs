@@ -22,6 +22,9 @@ pub(crate) struct Plan {
     pub(crate) scarcity: Scarcity,
     /// What one unit of work takes, nanoseconds.
     pub(crate) unit_ns: u64,
+    /// Whether the keyspace is watched, after the faults, for longer than a watch may take to report a change. It takes simulated time, so
+    /// that not each run has it.
+    pub(crate) is_watched_for_long: bool,
 }
 
 impl Plan {
@@ -51,6 +54,7 @@ impl Plan {
             raft,
             scarcity: Scarcity::draw(&mut random),
             unit_ns: *[100, 300, 1_000, 3_000, 10_000].choose(&mut random).expect("it is not empty"),
+            is_watched_for_long: random.random_range(0..4) == 0,
         }
     }
 }

@@ -209,6 +209,7 @@ impl Stage {
             self.plan.seed ^ 0x3e75,
             Arc::clone(&self.keyspace),
             clients.finish.clone(),
+            self.plan.is_watched_for_long,
             self.book.clone(),
         );
         let writer = Arc::new(writer);
@@ -253,6 +254,7 @@ impl Stage {
             orders: Rc::clone(&self.orders),
             hungry,
             signals: Arc::clone(&self.signals),
+            keyspace: Arc::clone(&self.keyspace),
             contention: Arc::clone(&self.contention),
             troubles: Rc::clone(&self.troubles),
             nemesis: self.book.recorder("nemesis"),
@@ -389,7 +391,8 @@ impl Stage {
             expiry_bound_ms: Some(EXPIRY_BOUND_MS),
             handover_bound_ms: Some(HANDOVER_BOUND_MS),
             liveness_bound_ms: Some(liveness_bound_ms),
-            // A node that was cut off has what it lacks when the cluster must serve again.
+            // A node that was cut off has what it lacks when the cluster must serve again. Only a watch at the end outlasts this: see
+            // `Plan::is_watched_for_long`.
             watch_bound_ms: Some(liveness_bound_ms),
             // A leader that computes for longer is deposed.
             turn_bound_us: Some(self.plan.raft.election_timeout_ms_min * 1_000),

@@ -10,6 +10,7 @@ use std::{
 };
 
 use lockkeeper::machine::{Committed, Entry, Key, KeyRange, Revision, Select, Selected, SessionId, Txn};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     model::{self, without_claim, without_claims},
@@ -43,7 +44,11 @@ pub(crate) enum Read {
 
 /// Collects what clients saw.
 #[derive(Default, Debug)]
-pub(crate) struct Judge(Mutex<Seen>);
+pub(crate) struct Judge {
+    seen: Mutex<Seen>,
+    /// The clients have ended, and watch nothing any more.
+    concluded: CancellationToken,
+}
 
 #[derive(Default, Debug)]
 struct Seen {
@@ -60,7 +65,17 @@ struct Seen {
 
 impl Judge {
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().expect("nothing panics while it has them")
+        self.seen.lock().expect("nothing panics while it has them")
+    }
+
+    /// Says that the clients have ended.
+    pub(crate) fn conclude(&self) {
+        self.concluded.cancel();
+    }
+
+    /// Returns after the clients have ended.
+    pub(crate) async fn concluded(&self) {
+        self.concluded.cancelled().await;
     }
 
     /// The highest revision that was acknowledged so far: what is sent now must see it.

@@ -28,11 +28,17 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, transport::Channel};
 
 use super::writer::{Outcome, classified, read_committed};
+use crate::director::LIVENESS_BOUND;
 
 const KEYS: u32 = 4;
 const LIMIT: Duration = Duration::from_millis(900);
 const PAUSE_MS: std::ops::Range<u64> = 20..200;
 const WATCH_MS: std::ops::Range<u64> = 500..5_000;
+/// By how much the last watch outlasts the time in which watches must report a change, and the changes that are made for it meanwhile.
+const LAST_SLACK: Duration = Duration::from_secs(3);
+const LAST_CHANGES: u32 = 8;
+/// How often a last watch begins: its node may end one early.
+const LAST_TRIES: u32 = 2;
 
 /// The clients of one process.
 pub(super) struct Registers {
@@ -116,14 +122,54 @@ impl Registers {
             let channel = self.channels[random.random_range(0..self.channels.len())].clone();
             let lasts = Duration::from_millis(random.random_range(WATCH_MS));
             let watch = format!("{}.{number}", self.name);
-            let range = TxnRange { from: Some("r/".to_owned()), to: Some("r0".to_owned()) };
-            self.recorder.fact(Fact::Watching { watch: watch.clone(), range, after });
-            let why = self.receive(channel, &watch, &mut after, Instant::now() + lasts).await;
-            // What is forgotten cannot be watched: the next watch begins with what comes.
-            after = if why == "compacted" { self.present().await.unwrap_or(after) } else { after };
-            self.recorder.fact(Fact::WatchEnded { watch, why: why.to_owned() });
+            self.watch_once(channel, watch, &mut after, Instant::now() + lasts).await;
             sleep(Duration::from_millis(random.random_range(PAUSE_MS))).await;
         }
+    }
+
+    /// Changes registers, and watches them for longer than a watch may take to report it: one that goes silent is late. The other watches
+    /// end before that.
+    ///
+    /// Call it with new connections when all faults are over: a simulated connection that lost a message stays silent for ever.
+    pub(super) async fn watch_beyond_the_bound(&self, seed: u64) {
+        let mut random = StdRng::seed_from_u64(seed);
+        for attempt in 1..=LAST_TRIES {
+            let channel = self.channels[random.random_range(0..self.channels.len())].clone();
+            let Some(mut after) = self.present().await else { continue };
+            let watch = format!("{}.{attempt}", self.name);
+            let until = Instant::now() + LIVENESS_BOUND + LAST_SLACK;
+            let watching = self.watch_once(channel, watch, &mut after, until);
+            let (why, ()) = tokio::join!(watching, self.change(&mut random, attempt));
+            if why == "closed" {
+                return;
+            }
+        }
+    }
+
+    /// Puts values, one after the other.
+    async fn change(&self, random: &mut StdRng, attempt: u32) {
+        let mut place = 0;
+        for number in 1..=LAST_CHANGES {
+            sleep(Duration::from_millis(random.random_range(PAUSE_MS))).await;
+            let step = Step::Put(key(random), format!("{}.{attempt}.{number}", self.name));
+            let written = Transaction { then: vec![step.written()], ..Transaction::default() };
+            if let Ok(txn) = Txn::from_log(Vec::new(), vec![step.operation()], Vec::new()) {
+                self.send(&txn, written, &mut place).await;
+            }
+        }
+    }
+
+    /// One watch of this name. The next one goes on after `after`. Returns why it ended.
+    async fn watch_once(&self, channel: Channel, watch: String, after: &mut u64, until: Instant) -> &'static str {
+        let range = TxnRange { from: Some("r/".to_owned()), to: Some("r0".to_owned()) };
+        self.recorder.fact(Fact::Watching { watch: watch.clone(), range, after: *after });
+        let why = self.receive(channel, &watch, after, until).await;
+        // What is forgotten cannot be watched: the next watch begins with what comes.
+        if why == "compacted" {
+            *after = self.present().await.unwrap_or(*after);
+        }
+        self.recorder.fact(Fact::WatchEnded { watch, why: why.to_owned() });
+        why
     }
 
     /// A revision that the keyspace has reached.

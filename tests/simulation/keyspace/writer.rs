@@ -62,6 +62,8 @@ pub(crate) struct KeyspaceClientProcess {
     pub(crate) seed: u64,
     pub(crate) judge: Arc<Judge>,
     pub(crate) finish: CancellationToken,
+    /// Whether a last watch lasts for longer than it may take to report a change.
+    is_watched_for_long: bool,
     book: Book,
     generation: AtomicU32,
 }
@@ -80,8 +82,15 @@ impl KeyspaceClientProcess {
     /// The name of its host.
     pub(crate) const HOST: &'static str = "writer";
 
-    pub(crate) fn new(seats: u64, seed: u64, judge: Arc<Judge>, finish: CancellationToken, book: Book) -> Self {
-        Self { seats, seed, judge, finish, book, generation: AtomicU32::new(0) }
+    pub(crate) fn new(
+        seats: u64,
+        seed: u64,
+        judge: Arc<Judge>,
+        finish: CancellationToken,
+        is_watched_for_long: bool,
+        book: Book,
+    ) -> Self {
+        Self { seats, seed, judge, finish, is_watched_for_long, book, generation: AtomicU32::new(0) }
     }
 
     /// Speaks and watches until the run is over.
@@ -103,6 +112,15 @@ impl KeyspaceClientProcess {
             registers.commit(seed ^ 0x7e61),
             registers.watch(seed ^ 0x3a7c)
         );
+
+        if self.is_watched_for_long {
+            let name = "registers.last".to_owned();
+            let channels = self.channels().into_iter().map(|(_, channel)| channel).collect();
+            let recorder = self.book.recorder(&name);
+            let last = Registers { channels, recorder, finish: CancellationToken::new(), name };
+            last.watch_beyond_the_bound(seed ^ 0x1a57).await;
+        }
+        self.judge.conclude();
         Ok(())
     }
 
