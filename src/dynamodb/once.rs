@@ -28,9 +28,7 @@
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::{
-    DynamoCaller, DynamoLease, DynamoWrite, database::StoredItem, item::RequestMark, key,
-};
+use crate::{DynamoCaller, DynamoLease, DynamoWrite, database::StoredItem, item::RequestMark, key};
 use lockkeeper_planted::Planted;
 
 /// Time for which an answer is kept. It is longer than any SDK tries.

@@ -213,7 +213,7 @@ async fn a_refused_backup_is_in_the_trail() {
     let arguments = ["snapshot", "save", &file, "--endpoints", &endpoints];
     let run = output(lockkeeper(&arguments).env("LOCKKEEPER_BEARER_TOKEN", token.reveal())).await;
     let (code, _, err) = text(&run);
-    assert!(code == 13 && err.contains("may administer"), "{code} {err}");
+    assert!(code == 13 && err.contains("may not administer"), "{code} {err}");
 
     let note = until("the note", async || {
         let mut lines = lines_of(&trail, 1).into_values();
