@@ -342,7 +342,7 @@ mod tests {
             assert_eq!(idle.look(), None);
         }
         let steps = idle.shared.lock().steps;
-        assert!(steps >= 2 && steps % 2 == 0, "{steps}");
+        assert!(steps >= 2 && steps.is_multiple_of(2), "{steps}");
         idle.close();
     }
 }

@@ -146,7 +146,8 @@ async fn by_zookeeper(stage: &Stage) {
     let open = JuteRequest::SetAcl { path: "/much".to_owned(), acl: JuteAcl::open(), version: -1 };
     let set = caller.ask(&JuteRequest::Multi(vec![open; PARTS])).await;
     let Ok(JuteAnswer::Parts(parts)) = &set else { panic!("{:?}", set.err()) };
-    assert!(parts.iter().all(Result::is_err), "nothing is done");
+    let done = parts.iter().filter(|part| part.is_ok()).count();
+    assert!(done == 0 || done == PARTS, "as a whole or not at all, and not {done}");
     zookeeper::is_kept(&mut bystander).await;
 }
 

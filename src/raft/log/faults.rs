@@ -261,19 +261,20 @@ async fn a_commit_index_is_written_after_the_truncation_before_it() {
         let id = |index| LogId { leader_id: CommittedLeaderId::new(term), index };
         indices.map(|index| LogEntry { log_id: id(index), ..entry(index, 10) }).collect::<Vec<_>>()
     };
-    let append = async |log: &mut Log, entries| {
-        let (flushed, answer) = TypeConfig::oneshot();
+    let append = async |log: &mut Log, entries, flushed| {
         log.store.append(entries, IOFlushed::signal(flushed)).await.expect("appended");
-        answer
     };
 
-    let first = append(&mut log, of_term(1, 0..1)).await;
+    let (flushed, first) = TypeConfig::oneshot();
+    append(&mut log, of_term(1, 0..1), flushed).await;
     // A group of its own, behind the flush of the first one.
-    append(&mut log, of_term(3, 1..200)).await;
+    let (flushed, _second) = TypeConfig::oneshot();
+    append(&mut log, of_term(3, 1..200), flushed).await;
     log.store.truncate_after(Some(id(0))).await.expect("truncated");
     let replaced = of_term(2, 1..2);
     let committed = replaced[0].log_id;
-    append(&mut log, replaced).await;
+    let (flushed, _third) = TypeConfig::oneshot();
+    append(&mut log, replaced, flushed).await;
     log.store.save_committed(Some(committed)).await.expect("saved");
     drop(turn);
     within(first).await.expect("answered").expect("flushed");
