@@ -70,7 +70,7 @@ pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, LockOccupancy> {
     for (place, operation, acquire) in run.acquires() {
         let gone = leavings.gone(run, operation, acquire);
         let several = operation.locks.len() > 1;
-        let is_granted_later = leavings.retried_token(acquire).is_some();
+        let is_granted_later = leavings.retried(acquire).is_some();
 
         for name in operation.locks {
             let lock = locks.entry(name).or_default();
@@ -104,13 +104,21 @@ pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, LockOccupancy> {
     locks
 }
 
-/// The tokens that retries were told, by session and id of the request. Of several retries the first counts, as everywhere.
-fn granted_by_retries<'r>(run: &'r Run<'_>) -> HashMap<(&'r str, u64), u64> {
+/// A retry that was told that its request is granted.
+#[derive(Clone, Copy)]
+struct RetriedGrant {
+    token: u64,
+    told_ns: u64,
+}
+
+/// The grants that retries were told, by session and id of the request. Of several retries the first counts, as everywhere.
+fn granted_by_retries<'r>(run: &'r Run<'_>) -> HashMap<(&'r str, u64), RetriedGrant> {
     let mut granted = HashMap::new();
     for retry in &run.operations {
         let Call::Retry { session, request } = retry.call else { continue };
         if let Ended::Ok(Answer::Retry { token }) = retry.ended {
-            granted.entry((&**session, *request)).or_insert(*token);
+            let grant = RetriedGrant { token: *token, told_ns: retry.ended_ns };
+            granted.entry((&**session, *request)).or_insert(grant);
         }
     }
     granted
@@ -159,8 +167,8 @@ impl LockOccupancy {
 
 /// The operations that end grants.
 pub(super) struct Leavings<'r> {
-    /// The tokens of the grants that retries were told: their releases name these, and the answers of their acquires may tell none.
-    retried: HashMap<(&'r str, u64), u64>,
+    /// The grants that retries were told: their releases name these tokens, and the answers of their acquires may tell none.
+    retried: HashMap<(&'r str, u64), RetriedGrant>,
     released: HashMap<(&'r str, u64), Mark>,
     forced: HashMap<u64, GrantEnd>,
     cancels: Cancels<'r>,
@@ -188,8 +196,8 @@ impl<'r> Leavings<'r> {
         Self { retried: granted_by_retries(run), released, forced, cancels: Cancels::from_run(run) }
     }
 
-    /// The token that a retry of this acquire was told, if one was.
-    fn retried_token(&self, acquire: &Acquire) -> Option<u64> {
+    /// What a retry of this acquire was told, if one was granted.
+    fn retried(&self, acquire: &Acquire) -> Option<RetriedGrant> {
         self.retried.get(&(&*acquire.session, acquire.request?)).copied()
     }
 
@@ -201,7 +209,7 @@ impl<'r> Leavings<'r> {
 
         let token = match operation.ended {
             Ended::Ok(Answer::Acquire { token, .. }) => Some(*token),
-            Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => self.retried_token(acquire),
+            Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => self.retried(acquire).map(|grant| grant.token),
         };
 
         let released = token.and_then(|token| self.released.get(&(&*acquire.session, token)));
@@ -233,7 +241,8 @@ impl<'r> Leavings<'r> {
             Wait::AtMostMs(ms) => Some(operation.invoked_ns.saturating_add(ms.saturating_mul(MS))),
             Wait::None | Wait::Forever => None,
         };
-        let first = ends.map(|(ns, _)| ns).chain(cancel).chain(limit).min().unwrap_or(u64::MAX);
+        let retried = self.retried(acquire).map(|grant| grant.told_ns);
+        let first = ends.map(|(ns, _)| ns).chain(cancel).chain(limit).chain(retried).min().unwrap_or(u64::MAX);
         first.min(operation.ended_ns).min(run.last_ns)
     }
 }
