@@ -72,7 +72,9 @@ def require_fenced(result: Result[Any]) -> None:
     if not isinstance(result, CursorResult):
         raise InvalidArgument(f"{type(result).__name__} does not count rows: give the result of the fenced update")
     if result.rowcount < 0:
-        raise InvalidArgument("the driver did not count the changed rows: send the fenced update as a statement of its own")
+        raise InvalidArgument(
+            "the driver did not count the changed rows: send the fenced update as a statement of its own"
+        )
     if result.rowcount == 0:
         why = "no row was changed: a holder with a higher token wrote it, or it does not exist"
         raise StaleToken(f"{why}; stop, and look who holds the lock")
