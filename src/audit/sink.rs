@@ -19,6 +19,7 @@ use super::{
     files::{AuditWriter, FileError, Position, Rotation},
     line::AuditLine,
 };
+use lockkeeper_planted::Planted;
 
 /// The number of bytes that may wait for the disk. Above it, the applier waits.
 pub const BUFFER_BYTES_MAX: usize = 8 << 20;
@@ -147,7 +148,8 @@ impl Sink {
     pub fn look(&self) -> Option<SinkError> {
         let mut state = self.shared.lock();
 
-        let is_stuck = state.steps % 2 == 1 && state.steps == state.seen_step;
+        let is_writing = state.steps % 2 == 1 && !Planted::HungAuditDiskAwaited.is_on();
+        let is_stuck = is_writing && state.steps == state.seen_step;
         state.seen_step = state.steps;
         state.stalled_looks = if is_stuck { state.stalled_looks + 1 } else { 0 };
 

@@ -218,6 +218,10 @@ planted! {
         WatchesOutOfOrder = "watches-out-of-order",
         /// The hash of an audit line does not cover the line before it.
         AuditLinesUnchained = "audit-lines-unchained",
+        /// A node waits for a disk of the audit trail that does not answer, and with it, if it leads, the cluster.
+        HungAuditDiskAwaited = "hung-audit-disk-awaited",
+        /// Audit lines that a killed process had not synced are taken for synced by the next one.
+        AuditLinesNeverSynced = "audit-lines-never-synced",
 
         // Rights and fences.
         /// A node that has lost the leader goes on to answer for sessions of ZooKeeper's clients, which may have ended elsewhere.
@@ -232,6 +236,8 @@ planted! {
         SessionOfAnybody = "session-of-anybody",
         /// A token that no node knows is worth as much as none.
         UnknownTokenIsAnonymous = "unknown-token-is-anonymous",
+        /// A file of tokens or rules counts while it is being written: who is not in it yet loses access.
+        HalfCopiedFileCounts = "half-copied-file-counts",
         /// The policy is read when a node starts, and never again.
         PolicyReadOnce = "policy-read-once",
         /// The file of tokens is read when a node starts, and never again: a token cannot be withdrawn.
@@ -287,6 +293,8 @@ planted! {
         DeletedTableKeepsItems = "deleted-table-keeps-items",
         /// The next holder of a lock of DynamoDB's has the token of the one before.
         NewHolderOldToken = "new-holder-old-token",
+        /// A transaction of DynamoDB's that is sent again counts as another one if its fields have another order.
+        RepeatComparedByBytes = "repeat-compared-by-bytes",
 
         // Redis' protocol.
         /// A script or a transaction of Redis' commits though a key that it only read was written meanwhile.
@@ -303,10 +311,16 @@ planted! {
         RedisFeedGapUntold = "redis-feed-gap-untold",
         /// Commands of one connection that were sent together take effect in another order.
         SentTogetherSwapped = "sent-together-swapped",
+        /// The time of Redis' goes back if the clock of the next leader is behind.
+        TimeGoesBack = "time-goes-back",
+        /// The time of Redis' follows a clock of an earlier leader that was wrong by hours.
+        WrongClockFollowed = "wrong-clock-followed",
 
         // ZooKeeper's protocol.
         /// A write of ZooKeeper's takes effect though one that was sent before it failed and is still to be done.
         WriteOvertakesFailed = "write-overtakes-failed",
+        /// A watch of ZooKeeper's that is set again, on a node that its client may not read, is left out without a word.
+        WatchLeftOut = "watch-left-out",
 
         // Membership, elections, disks, restores.
         /// The id of a removed member is given again.
@@ -337,6 +351,12 @@ planted! {
         EntryProposedUnread = "entry-proposed-unread",
         /// A node whose table is another one than the majority's goes on.
         DifferingTableGoesOn = "differing-table-goes-on",
+        /// A member that is away keeps the leader from purging its log, however long it grows.
+        AbsentMemberKeepsLog = "absent-member-keeps-log",
+        /// A start of a node is forgotten with the next one, though peers were shown it.
+        ShownStartForgotten = "shown-start-forgotten",
+        /// The log says that an entry is committed while an entry that it has replaced is still there.
+        CommitBeforeRemoval = "commit-before-removal",
 
         // The journal.
         /// A damaged record at the end of the journal is taken for one that was never completely written.

@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 
 pub use crate::identity::ids::{ClusterId, Incarnation, InvalidId};
+use lockkeeper_planted::Planted;
 use lockkeeper_table::MemberNode;
 
 mod doubts;
@@ -528,7 +529,7 @@ impl IdentityRecord {
     /// those that it was shown, and the log none but the latest.
     fn started(mut self) -> Self {
         if let Some(start) = std::mem::take(&mut self.starting).pop() {
-            self.starts.pop_if(|last| Some(*last) == self.unshown);
+            self.starts.pop_if(|last| Some(*last) == self.unshown || Planted::ShownStartForgotten.is_on());
             self.starts.push(start);
             self.unshown = Some(start);
         }

@@ -25,6 +25,7 @@ use openraft::{
 use tokio::{sync::Notify, time::sleep};
 
 use crate::types::{LogId, TypeConfig};
+use lockkeeper_planted::Planted;
 
 /// Bytes of entries that stay behind a snapshot for followers that lag a little, at most; `raft.keep_entries` may keep fewer.
 pub const KEPT_BYTES_MAX: u64 = 64 << 20;
@@ -184,7 +185,8 @@ fn surplus(metrics: &RaftMetrics<TypeConfig>, log: &LogBytes, keep_entries: u64,
     let mut followers = metrics.replication.iter().flatten();
     let is_free = followers.all(|(peer, matched)| {
         let after = index(*matched).max(purged);
-        *peer == metrics.id || after >= upto || log.between(after, upto) > bytes_max
+        let is_too_far = log.between(after, upto) > bytes_max && !Planted::AbsentMemberKeepsLog.is_on();
+        *peer == metrics.id || after >= upto || is_too_far
     });
     (is_beyond && is_free).then_some(upto)
 }

@@ -309,7 +309,8 @@ impl<D: Disk> LogWriter<D> {
         let pending = {
             // A panic cannot leave it half changed.
             let mut pending = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-            pending.take_if(|pending| pending.removals <= self.removals && Some(pending.committed) <= self.last)
+            let are_removed = |until| until <= self.removals || Planted::CommitBeforeRemoval.is_on();
+            pending.take_if(|pending| are_removed(pending.removals) && Some(pending.committed) <= self.last)
         };
         pending.map_or(Ok(()), |pending| self.trees.set_committed(&pending.committed))
     }

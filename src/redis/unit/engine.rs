@@ -30,6 +30,7 @@ use crate::{
     signals,
     view::{Cursors, Loaded, LoadedKey, LoadedRange, RangeNeed, Stop, UnitMoment, UnitNeeds, UnitView},
 };
+use lockkeeper_planted::Planted;
 
 /// Runs of a unit whose commits find something changed.
 const TRIES_MAX: usize = 64;
@@ -155,11 +156,13 @@ impl<S: RedisStore> Engine<S> {
     /// earlier leaders when they committed what this node has applied: the time stands still until this node's clock has come there.
     pub(crate) fn wall_us(&self) -> u64 {
         let own_us = (self.wall_us)();
-        let is_near = |other_us: u64| other_us.saturating_sub(own_us) <= AHEAD_US_MAX;
+        let is_near =
+            |other_us: u64| other_us.saturating_sub(own_us) <= AHEAD_US_MAX || Planted::WrongClockFollowed.is_on();
 
         // A clock that was wrong stays wrong when this node's comes near to what it said: the time must not jump there then.
         let mut least_us = self.store.committed_wall_ms().saturating_mul(1000);
-        if !is_near(least_us) || self.wrong_wall_us.load(Ordering::Relaxed) == least_us {
+        let was_wrong = !is_near(least_us) || self.wrong_wall_us.load(Ordering::Relaxed) == least_us;
+        if was_wrong || Planted::TimeGoesBack.is_on() {
             self.wrong_wall_us.store(least_us, Ordering::Relaxed);
             least_us = 0;
         }

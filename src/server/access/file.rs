@@ -10,6 +10,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
+use lockkeeper_planted::Planted;
 use lockkeeper_policy::{Policy, PolicyFileError, Tokens};
 
 /// What a file can say.
@@ -112,7 +113,7 @@ impl<T: AccessText> AccessFile<T> {
             read.unsettled = None;
             return Reread::Same;
         }
-        if read.unsettled.as_ref() != Some(&text) {
+        if read.unsettled.as_ref() != Some(&text) && !Planted::HalfCopiedFileCounts.is_on() {
             read.unsettled = Some(text);
             return Reread::Unsettled;
         }
