@@ -69,7 +69,13 @@ export function failureFrom(error: CallError): Failure {
   return retry === "safe" ? { kind: "not-now", error: refused, why } : { kind: "refused", error: refused, reason: info.reason };
 }
 
-const FROM_OUTSIDE: ReadonlySet<string> = new Set(["UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_OWNER", "LIMIT_REACHED", "CLUSTER_VERSION"]);
+const FROM_OUTSIDE: ReadonlySet<string> = new Set([
+  "UNAUTHENTICATED",
+  "PERMISSION_DENIED",
+  "NOT_OWNER",
+  "LIMIT_REACHED",
+  "CLUSTER_VERSION",
+]);
 
 /**
  * Whether a node may refuse a request so before it looks for an earlier copy of it. Such a refusal does not say that the earlier copy had no
