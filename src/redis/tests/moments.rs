@@ -61,7 +61,8 @@ async fn the_time_is_not_before_what_an_earlier_leader_has_committed() {
 /// Otherwise the time would stand still for as long as a clock was wrong.
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_was_wrong_by_hours_is_not_followed() {
-    let (store, clock) = (Memory::default(), Arc::new(AtomicU64::new(NOW_US)));
+    let store = Memory::default();
+    let clock = Arc::new(AtomicU64::new(NOW_US));
     let mut api = with_clock(&store, &clock);
     store.commit_at((NOW_US + 2 * HOUR_US) / 1000);
     assert_eq!(api.call("TIME").await, time_us(NOW_US));
@@ -76,7 +77,8 @@ async fn a_clock_that_was_wrong_by_hours_is_not_followed() {
 /// What was told is no less when the log says something impossible.
 #[tokio::test(start_paused = true)]
 async fn the_time_does_not_go_back_because_another_clock_is_wrong() {
-    let (store, clock) = (Memory::default(), Arc::new(AtomicU64::new(NOW_US)));
+    let store = Memory::default();
+    let clock = Arc::new(AtomicU64::new(NOW_US));
     let mut api = with_clock(&store, &clock);
     store.commit_at((NOW_US + HOUR_US) / 1000);
     assert_eq!(api.call("TIME").await, time_us(NOW_US + HOUR_US));
