@@ -16,10 +16,16 @@
 //! * the order of events when a session is closed: ZooKeeper deletes a session's nodes in the order of a hash table;
 //! * the order of the events of a multi: ZooKeeper tells them in the order of its operations, we in that of the keys.
 //!
+//! Each path is once in a list of `setWatches`, as in clients, whose watches are maps by path: ZooKeeper would tell a missed change as often
+//! as its path is listed, we tell it once.
+//!
 //! Not asked for: whether there is a watch (checkWatches), since ZooKeeper 3.8 now and then finds one that was never set; reads of an empty
 //! path, which ZooKeeper takes for the root; and the removal of one half of a recursive watch.
 
-use std::{collections::BTreeMap, env};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+};
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
@@ -360,9 +366,12 @@ impl Walk {
         }
     }
 
+    /// Some paths, each of them once.
     fn paths(&mut self) -> Vec<String> {
         let count = self.random.random_range(0..4);
-        (0..count).map(|_| format!("{BASE}{}", PATHS[self.random.random_range(0..PATHS.len())])).collect()
+        let places = (0..count).map(|_| self.random.random_range(0..PATHS.len()));
+        let mut seen = BTreeSet::new();
+        places.filter(|place| seen.insert(*place)).map(|place| format!("{BASE}{}", PATHS[place])).collect()
     }
 
     fn step(&mut self) -> WalkStep {
