@@ -9,6 +9,9 @@
 # lock clients of DynamoDB, if SOAK_PYTHON names a Python that has the packages of tests/dynamodb/requirements.txt, or SOAK_NODE_MODULES
 # a directory with those of tests/dynamodb/package.json. Such runs have no restores.
 #
+# EARLIER names a program of an earlier version: in a third of the runs, nodes run it and the program to test by turns. Such runs have no
+# changes of the membership.
+#
 # LOCKKEEPER names the program to test, RUN the length of one run (2m). Exit code: 0, or that of the failed run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -49,7 +52,8 @@ while (($(date +%s) < end)); do
     seed=$((RANDOM * 32768 + RANDOM))
     nodes=$(pick 3 3 5)
     faults=$(pick all all all partition,kill partition,network pause,kill network,disk,kill pause,partition \
-        answers-lost,kill-leader,pause-leader restore,restore-again,network membership,kill,pause operation,partition)
+        answers-lost,kill-leader,pause-leader restore,restore-again,network membership,kill,pause operation,partition \
+        slow-audit,hung-audit,kill)
     clients=$(pick 3 5 8)
     beside=none
     others=()
@@ -59,12 +63,17 @@ while (($(date +%s) < end)); do
         # Beside programs, restores are skipped: such a run would have few faults.
         [[ $faults == restore* ]] && faults=all
     fi
+    versions=one
+    if [[ -n ${EARLIER:-} ]] && ((RANDOM % 3 == 0)); then
+        versions=two
+        others+=(--earlier="$EARLIER")
+    fi
     out=$directory/$seed
     code=0
     "$program" chaos run --duration "$run" --seed "$seed" --nodes "$nodes" --faults "$faults" --clients "$clients" \
         "${others[@]}" --out "$out" >"$directory/$seed.txt" 2>"$directory/$seed.log" || code=$?
     counts=$(tail -n 1 "$directory/$seed.txt")
-    echo "$(date -u +%FT%TZ) exit $code seed $seed nodes $nodes faults $faults clients $clients programs $beside: $counts" | tee -a "$tally"
+    echo "$(date -u +%FT%TZ) exit $code seed $seed nodes $nodes faults $faults clients $clients programs $beside versions $versions: $counts" | tee -a "$tally"
     case $code in
     0) rm -rf "$out" "$directory/$seed.txt" "$directory/$seed.log" ;;
     31)

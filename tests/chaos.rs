@@ -11,9 +11,12 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::chaos::{
-    history::{Event, Fact, History, What},
-    nemesis::{Fault, Faults},
+use lockkeeper::{
+    chaos::{
+        history::{Event, Fact, History, What},
+        nemesis::{Fault, Faults},
+    },
+    machine::Versions,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -111,6 +114,7 @@ async fn all_holds_while_nodes_come_and_go() {
     assert!(count(|fact| matches!(fact, Fact::Joined { .. })) >= 1, "{text}");
     assert!(count(|fact| matches!(fact, Fact::Removed { .. })) >= 1, "{text}");
     assert!(count(|fact| matches!(fact, Fact::Transferred { .. })) >= 2, "{text}");
+    assert!(text.contains("audit trail: ") && text.contains("sound on all nodes"), "{text}");
     let configuration =
         std::fs::read_to_string(out.join("nodes/node1/node.toml")).expect("also of a node that is gone");
     assert!(configuration.contains("[tls]"), "{configuration}");
@@ -130,6 +134,26 @@ async fn all_holds_while_nodes_come_and_go() {
         }
     }
     assert_eq!(tables, members, "{text}");
+}
+
+/// The disk of the audit files is slow, and hangs, while nodes run two versions of the program by turns; at the end all are upgraded.
+#[tokio::test]
+#[ignore = "nightly: 25 s of faults"]
+async fn all_holds_while_audit_disks_hang_and_the_cluster_is_upgraded() {
+    let _turn = turns::whole_machine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let faults = "slow-audit,hung-audit,kill-leader";
+    let (code, text) =
+        output(chaos(&out, &["--duration", "25s", "--faults", faults, "--clients", "2", "--earlier"])).await;
+    assert!(code == 0 || code == 31 && !text.contains("TROUBLE"), "{code}: {text}");
+    assert_eq!(left_over(&out), [] as [String; 0]);
+    assert!(text.contains(&format!("the cluster version rose to {}", Versions::OWN.highest)), "{text}");
+
+    let history = history(&out);
+    let has = |wanted: &str| facts(&history).any(|fact| matches!(fact, Fact::Fault { name, .. } if name == wanted));
+    assert!(has("upgrade"), "{text}");
+    assert!(text.contains("skipped: hung-audit") || has("hung-audit") && has("slow-audit"), "{text}");
 }
 
 /// A library that fakes nothing: the run says so, and does not count the fault.
@@ -162,7 +186,9 @@ async fn ctrl_c_ends_it_early_and_there_is_a_history() {
     let _turn = turns::whole_machine().await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    let child = chaos(&out, &["--duration", "1h", "--faults", "pause,kill", "--clients", "2", "--nodes", "3"]);
+    // With two versions of the program: a smoke of what the nightly run does for longer.
+    let child =
+        chaos(&out, &["--duration", "1h", "--faults", "pause,kill", "--clients", "2", "--nodes", "3", "--earlier"]);
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
     let deadline = Instant::now() + LONG;
     while !fault_has_begun(&out) {
@@ -174,6 +200,7 @@ async fn ctrl_c_ends_it_early_and_there_is_a_history() {
     assert!(code == 0 || code == 31, "{code}: {text}");
     assert_eq!(left_over(&out), [] as [String; 0]);
     assert!(facts(&history(&out)).any(|fact| matches!(fact, Fact::End)), "{text}");
+    assert!(text.contains("two programs: ") && text.contains("without an upgrade at the end"), "{text}");
 }
 
 #[tokio::test]
@@ -186,4 +213,11 @@ async fn it_overwrites_nothing() {
     let (code, text) = output(chaos(&folder.path().join("new"), &["--faults", "earthquake"])).await;
     assert_eq!(code, 2, "{text}");
     assert!("all".parse::<Faults>().is_ok());
+    for (earlier, says) in [("/nonexistent", "No such file"), ("/bin/echo", "name a program `lockkeeper`")] {
+        let out = folder.path().join("new");
+        let (code, text) = output(chaos(&out, &[&format!("--earlier={earlier}")])).await;
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains(&format!("the earlier program {earlier}: ")) && text.contains(says), "{text}");
+        assert!(!out.exists(), "{text}");
+    }
 }

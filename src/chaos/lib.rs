@@ -7,6 +7,7 @@
 //! * [`links`] is the network between processes of this machine, with fault injection.
 //! * [`dial`] connects the runner and its clients to the nodes.
 //! * `parties` has the processes and observers of a run.
+//! * `trail` verifies the audit files of the nodes at the end.
 //! * [`nemesis`] injects faults: partitions, stops, kills, resource limits.
 //! * [`workload`] has the operations of clients, each in its own process.
 //! * [`mod@run`] makes a whole run of all these.
@@ -24,6 +25,7 @@ pub mod workload;
 
 pub mod dial;
 mod parties;
+mod trail;
 
 pub mod nemesis;
 

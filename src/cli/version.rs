@@ -7,7 +7,7 @@ use super::{
     Exit, Failure,
     output::{Format, Output, print, print_document},
 };
-use crate::{machine::Versions, planted::VERSION};
+use crate::{planted::VERSION, server::node::supported_versions};
 
 /// Prints the version of this program, and the cluster versions that it supports. Asks no node: `status` shows theirs.
 #[derive(Args, Debug)]
@@ -25,12 +25,13 @@ struct VersionReport {
 
 impl ProgramVersion {
     pub(super) fn run(&self) -> Result<Exit, Failure> {
+        let supported = supported_versions();
         match self.output.output {
-            Format::Text => print(&format!("lockkeeper {VERSION}\nsupports cluster {}\n", Versions::OWN))?,
+            Format::Text => print(&format!("lockkeeper {VERSION}\nsupports cluster {supported}\n"))?,
             Format::Json => print_document(&VersionReport {
                 version: VERSION,
-                cluster_version_min: Versions::OWN.lowest.0,
-                cluster_version_max: Versions::OWN.highest.0,
+                cluster_version_min: supported.lowest.0,
+                cluster_version_max: supported.highest.0,
             })?,
         }
         Ok(Exit::Success)

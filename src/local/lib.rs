@@ -24,6 +24,7 @@ mod ports;
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     path::{Path, PathBuf},
     process::ExitStatus,
     time::Duration,
@@ -40,7 +41,7 @@ use lockkeeper_config::{
 };
 use lockkeeper_proto::v1 as pb;
 use lockkeeper_transport::tls::TlsFiles;
-pub use node::{LocalNode, Signal};
+pub use node::{LocalNode, NodeProgram, Signal};
 pub use ports::any_free as free_port;
 
 /// The exit code of a node that finds one of its addresses in use.
@@ -64,6 +65,8 @@ const PORT_ATTEMPTS: usize = 5;
 pub struct ClusterOptions {
     /// The program `lockkeeper`.
     pub program: PathBuf,
+    /// Environment variables of the nodes, beside those of this process.
+    pub environment: Vec<(OsString, OsString)>,
     /// The number of nodes. `None` means the number in the directory, or [`NODES_DEFAULT`] for a new cluster.
     pub nodes: Option<usize>,
     /// The directory of a persistent cluster. `None` means a temporary directory that is removed at the end.
@@ -101,6 +104,7 @@ impl ClusterOptions {
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
+            environment: Vec::new(),
             nodes: None,
             directory: None,
             raft: RaftConfig::default(),
@@ -200,9 +204,10 @@ impl LocalCluster {
             directory.write(config)?;
         }
 
+        let program = NodeProgram { path: options.program.clone(), environment: options.environment.clone() };
         let nodes = configs.into_iter().map(|config| {
             let folder = directory.node(config.node_id);
-            (config.node_id, LocalNode::new(options.program.clone(), config, folder))
+            (config.node_id, LocalNode::new(program.clone(), config, folder))
         });
 
         let mut cluster = Self { nodes: nodes.collect(), directory };
@@ -260,7 +265,7 @@ impl LocalCluster {
     ) -> Result<&mut LocalNode, LocalError> {
         let example = self.nodes.values().next().expect("a cluster has a node");
         let known = example.config();
-        let program = example.program().to_owned();
+        let program = example.program().clone();
 
         let node_id = listens.node_id;
         let mut config = Config {
@@ -450,8 +455,9 @@ impl LocalCluster {
             missing.push("there is no leader".to_owned());
         }
         // Identities and the keyspace need the newest version. Whoever starts a cluster with them is about to use them, so wait
-        // for it.
-        let is_low = |status: &pb::StatusResponse| status.cluster_version < status.cluster_version_max;
+        // for it: for the highest version that all members support, since a member that runs an earlier program keeps it there.
+        let reachable = statuses.values().map(|status| status.cluster_version_max).min().unwrap_or_default();
+        let is_low = |status: &pb::StatusResponse| status.cluster_version < reachable;
         if self.nodes().any(|node| needs_version(node.config())) && statuses.values().any(is_low) {
             missing.push("the cluster version is not raised yet".to_owned());
         }

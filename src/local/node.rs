@@ -33,7 +33,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const TAIL_LINES: usize = 20;
 const TAIL_BYTES: u64 = 16 * 1024;
 /// Environment variables for a single node. They must not reach all nodes.
-const NOT_INHERITED: [&str; 13] = [
+const NOT_INHERITED: [&str; 14] = [
     "LOCKKEEPER_CONFIG",
     "LOCKKEEPER_CLUSTER_ID",
     "LOCKKEEPER_NODE_ID",
@@ -47,15 +47,35 @@ const NOT_INHERITED: [&str; 13] = [
     "LOCKKEEPER_CLIENT_ADDRESS",
     "LOCKKEEPER_PEER_ADDRESS",
     "LOCKKEEPER_LOG_FORMAT",
+    "LOCKKEEPER_PRETENDED_VERSION",
 ];
 
 /// Interval of the checks whether a paused node has stopped.
 const STANDSTILL_LOOK: Duration = Duration::from_millis(1);
 
+/// A program `lockkeeper`, with environment variables of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeProgram {
+    /// The file of the program.
+    pub path: PathBuf,
+    /// Environment variables, beside those of this process.
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+impl NodeProgram {
+    /// A command of this program, without the environment variables that are for a single node.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        NOT_INHERITED.iter().for_each(|name| _ = command.env_remove(name));
+        command.envs(self.environment.iter().cloned());
+        command
+    }
+}
+
 /// A node, running or not.
 #[derive(Debug)]
 pub struct LocalNode {
-    program: PathBuf,
+    program: NodeProgram,
     config: Config,
     config_file: PathBuf,
     log_file: PathBuf,
@@ -71,7 +91,7 @@ struct NodeProcess {
 }
 
 impl LocalNode {
-    pub(super) fn new(program: PathBuf, config: Config, folder: PathBuf) -> Self {
+    pub(super) fn new(program: NodeProgram, config: Config, folder: PathBuf) -> Self {
         let config_file = config_file(&folder);
         Self { program, config, config_file, log_file: folder.join("node.log"), environment: Vec::new(), process: None }
     }
@@ -111,13 +131,18 @@ impl LocalNode {
         self.environment = variables.into_iter().collect();
     }
 
+    /// Sets the program. It takes effect at the node's next start.
+    pub fn set_program(&mut self, program: NodeProgram) {
+        self.program = program;
+    }
+
     /// The node's id, from 1 on.
     pub fn id(&self) -> u64 {
         self.config.node_id
     }
 
     /// The program that this node runs.
-    pub fn program(&self) -> &Path {
+    pub fn program(&self) -> &NodeProgram {
         &self.program
     }
 
@@ -200,10 +225,8 @@ impl LocalNode {
         let log = OpenOptions::new().create(true).append(true).open(&self.log_file);
         let log = log.map_err(|source| LocalError::Directory { path: self.log_file.clone(), source })?;
 
-        let mut command = Command::new(&self.program);
+        let mut command = self.program.command();
         command.args(["serve", "--until-stdin-closes", "--config"]).arg(&self.config_file);
-        NOT_INHERITED.iter().for_each(|name| _ = command.env_remove(name));
-
         command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
 
@@ -212,7 +235,7 @@ impl LocalNode {
         command.process_group(0);
 
         let child = command.spawn();
-        let mut child = child.map_err(|source| LocalError::Spawn { program: self.program.clone(), source })?;
+        let mut child = child.map_err(|source| LocalError::Spawn { program: self.program.path.clone(), source })?;
 
         // `Child::wait` would close stdin and so stop the node. Take it out.
         let stdin = child.stdin.take();
@@ -303,7 +326,7 @@ impl LocalNode {
 
     /// The command line that starts the node.
     pub fn command_line(&self) -> String {
-        format!("{} serve --config {}", self.program.display(), self.config_file.display())
+        format!("{} serve --config {}", self.program.path.display(), self.config_file.display())
     }
 }
 

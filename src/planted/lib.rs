@@ -67,6 +67,24 @@ pub fn panics_at(index: u64) -> bool {
     CAN_HAVE_BUGS && *ENTRY.get_or_init(entry) == Some(index)
 }
 
+/// The environment variable by which a program pretends to be an earlier one: see [`pretended_version`].
+pub const PRETENDED_VERSION: &str = "LOCKKEEPER_PRETENDED_VERSION";
+
+/// The highest cluster version that this process says it supports, if [`PRETENDED_VERSION`] is set: a run with two versions of the program
+/// needs no second build then. Only in builds that can have bugs. A value that is not a number ends the process, because a node with the
+/// highest version would raise that of its cluster.
+pub fn pretended_version() -> Option<u32> {
+    if !CAN_HAVE_BUGS {
+        return None;
+    }
+
+    let text = env::var(PRETENDED_VERSION).ok().filter(|text| !text.is_empty())?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{PRETENDED_VERSION} is {text:?}; give the number of a cluster version")),
+    )
+}
+
 /// The number of the chosen bug, [`NONE`], or [`BY_ENVIRONMENT`] until somebody asks.
 static CHOSEN: AtomicU8 = AtomicU8::new(BY_ENVIRONMENT);
 const NONE: u8 = u8::MAX;

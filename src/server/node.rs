@@ -10,6 +10,7 @@
 //! | `replication` | Raft, the network to the peers, and the table |
 //! | `services` | what is served, with the layers around it |
 //! | `ports` | at which port it is served |
+//! | `supported` | which cluster versions the program supports |
 //! | `duties` | what a node does besides serving |
 //! | `ending` | how it ends in order |
 
@@ -21,6 +22,7 @@ mod prepared;
 mod replication;
 mod serve_error;
 mod services;
+mod supported;
 
 use std::{future::Future, sync::Arc};
 
@@ -52,8 +54,11 @@ use lockkeeper_transport::{
     tls::{Tls, TlsConnector},
 };
 
-pub use self::serve_error::{Remedy, ServeError};
 use self::{opening::DataDirectory, replication::Replication, services::Services};
+pub use self::{
+    serve_error::{Remedy, ServeError},
+    supported::supported_versions,
+};
 use super::{
     descriptors::{FurtherPorts, Places},
     joining,
@@ -107,7 +112,7 @@ pub struct FurtherParts<L> {
     pub places: Places,
     /// Inspects its table after each change.
     pub inspector: Option<Arc<dyn Inspect>>,
-    /// The cluster versions that its program supports: [`Versions::OWN`], except in tests of an upgrade.
+    /// The cluster versions that its program supports: [`supported_versions`], except in tests of an upgrade.
     pub versions: Versions,
     /// Receives the node's replica as soon as Raft runs. It is for tests that propose commands which no service has.
     pub replica: Option<oneshot::Sender<Replica>>,
@@ -191,6 +196,9 @@ pub async fn serve(
     let DataDirectory { lock: _lock, identity, log, snapshots } = opened.map_err(stopped)??;
 
     let places = Places::for_this_process(ports);
+    let versions = supported_versions();
+    let further =
+        FurtherParts { dynamodb, etcd, redis, zookeeper, http, tls, places, versions, ..FurtherParts::default() };
     let parts = Parts {
         disk: Arc::new(disks(&config)),
         config,
@@ -201,7 +209,7 @@ pub async fn serve(
         identity,
         log: log.clone(),
         snapshots,
-        further: FurtherParts { dynamodb, etcd, redis, zookeeper, http, tls, places, ..FurtherParts::default() },
+        further,
     };
     let ended = run(parts, shutdown).await;
     if let Err(error) = log.close().await {

@@ -54,6 +54,7 @@ impl Aim {
             Fault::RollingRestart => nodes(&shuffled),
             Fault::Restart | Fault::Remove | Fault::Replace => nodes(&[any]),
             Fault::ClockJump | Fault::SlowSync | Fault::FailedSync | Fault::DiskFull => nodes(&[any]),
+            Fault::SlowAudit | Fault::HungAudit => nodes(&[any]),
         }
     }
 }
@@ -107,7 +108,7 @@ mod tests {
             assert_eq!(aim(fault, 9), aim(fault, 9));
         }
         assert!((0..20).all(|seed| aim(Fault::KillFollower, seed).nodes != [2]));
-        for fault in [Fault::ClockJump, Fault::Restart, Fault::Remove, Fault::Replace] {
+        for fault in [Fault::ClockJump, Fault::HungAudit, Fault::Restart, Fault::Remove, Fault::Replace] {
             assert!((0..20).any(|seed| aim(fault, seed).nodes == [2]), "{fault}");
             assert!((0..20).any(|seed| aim(fault, seed).nodes != [2]), "{fault}");
         }

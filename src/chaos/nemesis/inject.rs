@@ -19,6 +19,7 @@ use super::{
     aim::Aim,
     roster::{OpenOperation, Roster},
     tools::{Tools, Trace},
+    turns::NodePrograms,
 };
 use crate::{
     dial::Dial,
@@ -26,6 +27,7 @@ use crate::{
     links::{Direction, Links},
     parties::{LIVENESS_BOUND, clients::Clients, observe::Observer, operator::RunOperator},
     record::Recorder,
+    trail::TrailFiles,
     workload::locks::Lock,
 };
 
@@ -35,22 +37,13 @@ const OVER_A_TTL: Duration = Duration::from_millis(3_200);
 const HOLDER_WAIT: Duration = Duration::from_secs(20);
 /// Time for which clients are stopped while their locks are read. It is short, so that they still hold the locks afterwards.
 const LOOK: Duration = Duration::from_millis(600);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
+pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
 /// Time limit of the wait for a leader as the target.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// Time limit of the wait for a new leader.
 const NEW_LEADER_WAIT: Duration = Duration::from_secs(10);
-/// Offset of a wall clock jump.
-const JUMP: &str = "+7h";
-const NO_JUMP: &str = "+0";
-/// A wall clock that gained more than this between two looks, which take seconds, has jumped.
-const JUMP_MIN: Duration = Duration::from_secs(3_600);
-/// System calls that make data durable.
-const SYNCS: &str = "fsync,fdatasync,sync_file_range,msync";
 /// The text in an identity file by which it belongs to a member.
 const MEMBER: &str = "stage = \"member\"";
-/// System calls that need disk space.
-const WRITES: &str = "write,writev,pwrite64,pwritev,fallocate,ftruncate";
 
 /// The path to which a data directory is moved.
 fn aside(directory: &Path) -> PathBuf {
@@ -68,6 +61,8 @@ pub(crate) struct World {
     pub(crate) operator: RunOperator,
     pub(crate) recorder: Recorder,
     pub(crate) tools: Tools,
+    pub(crate) node_programs: NodePrograms,
+    pub(crate) trail: TrailFiles,
     pub(crate) random: StdRng,
     pub(crate) traces: Vec<Trace>,
     /// Nodes that may exit by themselves due to a disk fault.
@@ -84,14 +79,16 @@ pub(crate) struct World {
     pub(crate) stop: CancellationToken,
 }
 
-/// Starts a node and records it.
+/// Starts a node that does not run, with the program whose turn it is, and records it.
 pub(crate) fn start(
     cluster: &mut LocalCluster,
     id: u64,
+    programs: &mut NodePrograms,
     tools: &mut Tools,
     recorder: &Recorder,
 ) -> Result<(), LocalError> {
     let node = cluster.node_mut(id);
+    node.set_program(programs.take_turn(id).clone());
     node.spawn()?;
 
     if let Some(pid) = node.pid().filter(|_| tools.libfaketime().is_some()) {
@@ -154,7 +151,7 @@ impl World {
         let _ = timeout_at(until, self.stop.cancelled()).await;
     }
 
-    fn goes_on(&self, until: Instant) -> bool {
+    pub(super) fn goes_on(&self, until: Instant) -> bool {
         Instant::now() < until && !self.stop.is_cancelled()
     }
 
@@ -188,9 +185,11 @@ impl World {
             (Fault::Restart, &[node, ..]) => self.restart(node).await?,
             (Fault::Remove | Fault::Replace, _) => return Ok(false),
             (Fault::ClockJump, &[node, ..]) => return self.jump_clock(node, until).await,
-            (Fault::SlowSync, &[node, ..]) => return self.trace(node, SYNCS, "delay_enter=120000").await,
-            (Fault::FailedSync, &[node, ..]) => return self.trace(node, SYNCS, "error=EIO").await,
-            (Fault::DiskFull, &[node, ..]) => return self.trace(node, WRITES, "error=ENOSPC").await,
+            (Fault::SlowSync, &[node, ..]) => return self.slow_syncs(node).await,
+            (Fault::FailedSync, &[node, ..]) => return self.fail_syncs(node).await,
+            (Fault::DiskFull, &[node, ..]) => return self.fill_disk(node).await,
+            (Fault::SlowAudit, &[node, ..]) => return self.slow_audit_disk(node).await,
+            (Fault::HungAudit, &[node, ..]) => return self.hang_audit_disk(node).await,
         }
         Ok(true)
     }
@@ -205,7 +204,7 @@ impl World {
         }
         for id in self.ids() {
             self.cluster.node(id).signal(Signal::CONT);
-            self.set_clock(id, NO_JUMP)?;
+            self.reset_clock(id)?;
         }
 
         for id in std::mem::take(&mut self.may_end) {
@@ -242,7 +241,7 @@ impl World {
         fs::rename(&directory, aside(&directory))?;
         self.set_aside.push(victim);
         for id in behind.iter().chain([&victim]) {
-            start(&mut self.cluster, *id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
+            self.start_node(*id)?;
         }
 
         self.rest(2_500..4_000).await;
@@ -367,7 +366,7 @@ impl World {
     }
 
     /// Stops a node gracefully, and starts it. Fails if it does not end as it should.
-    async fn restart(&mut self, id: u64) -> io::Result<()> {
+    pub(super) async fn restart(&mut self, id: u64) -> io::Result<()> {
         // A node that was started a moment ago may not handle the signal yet. The signal then kills it, which is allowed.
         let answers = self.cluster.node(id).status().await.is_ok();
         let Some(status) = self.cluster.node_mut(id).stop().await else { return Ok(()) };
@@ -376,7 +375,7 @@ impl World {
             return Err(io::Error::other(format!("node {id} was asked to stop, and ended with {status}")));
         }
         self.rest(0..1_000).await;
-        start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)
+        self.start_node(id)
     }
 
     async fn restart_one_by_one(&mut self, nodes: &[u64]) -> io::Result<()> {
@@ -419,89 +418,18 @@ impl World {
         Ok(())
     }
 
+    /// Starts a node as [`start`] does.
+    pub(super) fn start_node(&mut self, id: u64) -> io::Result<()> {
+        let started = start(&mut self.cluster, id, &mut self.node_programs, &mut self.tools, &self.recorder);
+        started.map_err(io::Error::other)
+    }
+
     pub(super) fn start_all(&mut self) -> io::Result<()> {
         for id in self.ids() {
             if !self.cluster.node(id).is_running() {
-                start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
+                self.start_node(id)?;
             }
         }
         Ok(())
-    }
-
-    /// The file with a node's clock offset, if it runs under libfaketime.
-    pub(crate) fn clock_file(&self, id: u64) -> PathBuf {
-        self.cluster.path().join(format!("node{id}")).join("clock")
-    }
-
-    /// Lets the wall clock of a node jump. Returns whether the node's own time has: the library that fakes it may do nothing in the node.
-    async fn jump_clock(&mut self, id: u64, until: Instant) -> io::Result<bool> {
-        let Some(before) = self.wall_clock_by(id, until).await else { return Ok(false) };
-        self.set_clock(id, JUMP)?;
-        while self.goes_on(until) {
-            if self.wall_clock(id).await.is_some_and(|now| has_jumped(before, now)) {
-                return Ok(true);
-            }
-            self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
-        }
-        Ok(false)
-    }
-
-    /// The time of a node's wall clock, as soon as the node tells it: on a busy machine it does not answer every time.
-    async fn wall_clock_by(&self, id: u64, until: Instant) -> Option<Duration> {
-        while self.goes_on(until) {
-            let wall = self.wall_clock(id).await;
-            if wall.is_some() {
-                return wall;
-            }
-            self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
-        }
-        None
-    }
-
-    /// The time of a node's wall clock since 1970, if the node tells it.
-    async fn wall_clock(&self, id: u64) -> Option<Duration> {
-        let status = self.cluster.node(id).status().await.ok()?;
-        Some(Duration::from_millis(status.wall_unix_ms)).filter(|wall| !wall.is_zero())
-    }
-
-    fn set_clock(&self, id: u64, jump: &str) -> io::Result<()> {
-        match self.tools.libfaketime() {
-            Some(_) => fs::write(self.clock_file(id), jump),
-            None => Ok(()),
-        }
-    }
-
-    async fn trace(&mut self, id: u64, calls: &str, how: &str) -> io::Result<bool> {
-        let Some(pid) = self.cluster.node(id).pid() else { return Ok(false) };
-        if !how.starts_with("delay") {
-            self.may_end.push(id);
-        }
-
-        let trace = format!("trace={calls}");
-        let inject = format!("inject={calls}:{how}");
-        match Trace::attach(&self.tools, pid, &["-e", &trace, "-e", &inject]).await {
-            Ok(trace) => self.traces.push(trace),
-            // The strace also exits when the node does.
-            Err(_) => return Ok(!self.cluster.node_mut(id).is_alive()),
-        }
-        Ok(true)
-    }
-}
-
-/// Whether a wall clock has jumped between two looks.
-fn has_jumped(before: Duration, now: Duration) -> bool {
-    now.saturating_sub(before) > JUMP_MIN
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_that_goes_on_has_not_jumped() {
-        let before = Duration::from_secs(1_764_100_000);
-        assert!(has_jumped(before, before + Duration::from_secs(7 * 3_600)));
-        assert!(!has_jumped(before, before + Duration::from_secs(4)));
-        assert!(!has_jumped(before, before - Duration::from_secs(4)));
     }
 }

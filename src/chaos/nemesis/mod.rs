@@ -1,22 +1,27 @@
 //! Fault injection.
 //!
 //! A run alternates between calm, a fault and its end, with a check that the cluster serves again. [`Fault`] lists the faults, `schedule`
-//! orders them, `aim` selects their targets, `inject` executes them, `operations` and `restore` execute those that an operator causes, and
-//! `tools` finds the programs that some need.
+//! orders them, `aim` selects their targets, `inject` executes them with `clock` and `disk`, `operations` and `restore` execute those that
+//! an operator causes, and `tools` finds the programs that some need. In a run with two versions of the program, `turns` says which one a
+//! node runs from its next start on, and `upgrade` ends the turns.
 //!
 //! Deliberately absent: faults that need root. Without namespaces and mounts, a run works on any machine.
 
 mod aim;
+mod clock;
+mod disk;
 pub(super) mod inject;
 mod operations;
 mod restore;
 pub(super) mod roster;
 mod schedule;
 pub(super) mod tools;
+pub(super) mod turns;
+mod upgrade;
 
 use std::{fmt, str::FromStr};
 
-pub use self::schedule::Schedule;
+pub use self::{schedule::Schedule, turns::ProgramStarts};
 
 /// The faults.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,6 +72,10 @@ pub enum Fault {
     FailedSync,
     /// A node's disk is full. The node exits and is restarted.
     DiskFull,
+    /// Writes and syncs of a node's audit files take long. The node goes on.
+    SlowAudit,
+    /// The disk of a node's audit files hangs. The node exits after 10 s, the others go on, and it is restarted.
+    HungAudit,
     /// The leadership is handed to random voters, several times.
     Transfer,
     /// A node is stopped gracefully, and started again.
@@ -100,7 +109,7 @@ pub enum Group {
     Membership,
 }
 
-const FAULTS: [(Fault, Group, &str); 30] = [
+const FAULTS: [(Fault, Group, &str); 32] = [
     (Fault::PartitionHalves, Group::Partition, "partition-halves"),
     (Fault::PartitionOneWay, Group::Partition, "partition-one-way"),
     (Fault::PartitionBridge, Group::Partition, "partition-bridge"),
@@ -123,6 +132,8 @@ const FAULTS: [(Fault, Group, &str); 30] = [
     (Fault::SlowSync, Group::Disk, "slow-sync"),
     (Fault::FailedSync, Group::Disk, "failed-sync"),
     (Fault::DiskFull, Group::Disk, "disk-full"),
+    (Fault::SlowAudit, Group::Disk, "slow-audit"),
+    (Fault::HungAudit, Group::Disk, "hung-audit"),
     (Fault::Transfer, Group::Operation, "transfer"),
     (Fault::Restart, Group::Operation, "restart"),
     (Fault::RollingRestart, Group::Operation, "rolling-restart"),
@@ -147,7 +158,8 @@ impl Fault {
     /// Whether the fault ends by itself. The other faults last for a random time.
     fn has_its_own_time(self) -> bool {
         let kills = matches!(self, Self::KillAll | Self::KillStaggered | Self::DataGone) || self.makes_anew();
-        kills || matches!(self, Self::PauseClient | Self::AnswersLost | Self::Restart | Self::RollingRestart)
+        let restarts = matches!(self, Self::Restart | Self::RollingRestart | Self::HungAudit);
+        kills || restarts || matches!(self, Self::PauseClient | Self::AnswersLost)
     }
 
     /// Whether the fault makes a new cluster from a backup. No session survives it.
@@ -164,7 +176,8 @@ impl Fault {
     fn is_companion(self) -> bool {
         let kills = matches!(self, Self::KillLeader | Self::KillFollower | Self::KillAll | Self::Restart);
         let pauses = matches!(self, Self::PauseLeader | Self::PauseFollower);
-        kills || pauses || self == Self::SlowSync || matches!(self.group(), Group::Partition | Group::Network)
+        let slows = matches!(self, Self::SlowSync | Self::SlowAudit);
+        kills || pauses || slows || matches!(self.group(), Group::Partition | Group::Network)
     }
 
     /// The group of the fault.
@@ -240,6 +253,8 @@ mod tests {
         assert_eq!(chosen("kill-all, delay,delay"), [Fault::Delay, Fault::KillAll]);
         assert_eq!(chosen("pause"), [Fault::PauseLeader, Fault::PauseFollower, Fault::PauseClient]);
         assert_eq!(chosen("membership,transfer"), [Fault::Transfer, Fault::Add, Fault::Remove, Fault::Replace]);
+        let disks = [Fault::SlowSync, Fault::FailedSync, Fault::DiskFull, Fault::SlowAudit, Fault::HungAudit];
+        assert_eq!(chosen("disk"), disks);
         let operations = [Fault::Transfer, Fault::Restart, Fault::RollingRestart, Fault::Restore, Fault::RestoreAgain];
         assert_eq!(chosen("operation"), operations);
         assert!("pause,earthquake".parse::<Faults>().unwrap_err().contains("\"earthquake\" is not a fault"));

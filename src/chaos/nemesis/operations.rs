@@ -16,12 +16,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use lockkeeper_client::Error;
 use lockkeeper_local::{EXIT_REMOVED, LocalError, LocalNode};
 
-use super::{
-    Fault,
-    aim::Aim,
-    inject::{World, start},
-    roster::OpenOperation,
-};
+use super::{Fault, aim::Aim, inject::World, roster::OpenOperation};
 use crate::{history::Fact, parties::observe::Observations, parties::operator::RunOperator, workload};
 
 /// Time limit of an operation after the other faults are over.
@@ -114,7 +109,7 @@ impl World {
 
         self.cluster.add_at(&member, members, join).map_err(io::Error::other)?;
         self.tools.fake_clock(&mut self.cluster, id)?;
-        start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
+        self.start_node(id)?;
 
         self.observer.add(self.cluster.node(id));
         let address = self.links.client_address(id);

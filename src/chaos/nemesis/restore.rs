@@ -5,10 +5,7 @@
 
 use std::{fs, io, path::Path, process::Stdio, time::Duration};
 
-use tokio::{
-    process::Command,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 
 use super::inject::World;
 use crate::{history::Fact, workload::TTLS};
@@ -76,6 +73,8 @@ impl World {
             fs::rename(made.join(format!("node-{}", node.id())), data_dir)?;
         }
 
+        // The new cluster has another id, and audit files of its own.
+        self.trail.set_aside()?;
         self.cluster.set_cluster_id(&cluster_id).map_err(io::Error::other)?;
         self.observer.forget_terms();
         self.recorder.fact(Fact::Restored);
@@ -84,8 +83,7 @@ impl World {
 
     /// Makes a cluster from the backup by the program, as an operator does.
     async fn restore(&mut self, file: &Path, made: &Path, cluster_id: &str) -> io::Result<()> {
-        let program = self.cluster.nodes().next().map(lockkeeper_local::LocalNode::program);
-        let mut command = Command::new(program.ok_or(io::ErrorKind::NotFound)?);
+        let mut command = self.node_programs.newest().command();
         command.args(["snapshot", "restore", "-o", "json", "--cluster-id", cluster_id, "--data-dir"]).arg(made);
         command.arg("--closed-for").arg(format!("{}ms", CLOSED_FOR.as_millis()));
         for node in self.cluster.nodes() {

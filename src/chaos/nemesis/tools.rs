@@ -40,16 +40,18 @@ pub(crate) struct Tools {
     faked: Vec<u32>,
     /// Why this run cannot restore a cluster from a backup, if it cannot.
     no_restore: Option<&'static str>,
+    /// Why this run cannot change the membership, if it cannot.
+    no_changes: Option<&'static str>,
 }
 
 impl Tools {
-    pub(crate) fn find(no_restore: Option<&'static str>) -> Self {
+    pub(crate) fn find(no_restore: Option<&'static str>, no_changes: Option<&'static str>) -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
         let strace = env::split_paths(&path).map(|folder| folder.join("strace")).find(|file| file.is_file());
         let named = env::var_os(LIBFAKETIME).map(PathBuf::from);
         let usual = LIBFAKETIME_PLACES.iter().map(PathBuf::from);
         let libfaketime = named.into_iter().chain(usual).find(|file| file.is_file());
-        Self { strace, libfaketime, is_not_loaded: false, faked: Vec::new(), no_restore }
+        Self { strace, libfaketime, is_not_loaded: false, faked: Vec::new(), no_restore, no_changes }
     }
 
     /// Disables libfaketime if this process, which was started under it, has not loaded it: then none does. A program that is linked
@@ -84,7 +86,8 @@ impl Tools {
                 Some("strace is not installed, or may not attach to other processes")
             }
             Group::Partition | Group::Network | Group::Pause | Group::Kill | Group::Clock | Group::Disk => None,
-            Group::Operation | Group::Membership => None,
+            Group::Operation => None,
+            Group::Membership => self.no_changes,
         }
     }
 
@@ -138,9 +141,18 @@ pub(crate) struct Trace {
 impl Trace {
     /// Attaches to all threads of the process. Fails without permission.
     pub(crate) async fn attach(tools: &Tools, pid: u32, arguments: &[&str]) -> io::Result<Self> {
+        Self::attach_with(tools, &["-f"], pid, arguments).await
+    }
+
+    /// Attaches to this thread alone. Fails without permission.
+    pub(crate) async fn attach_to_thread(tools: &Tools, thread: u32, arguments: &[&str]) -> io::Result<Self> {
+        Self::attach_with(tools, &[], thread, arguments).await
+    }
+
+    async fn attach_with(tools: &Tools, follow: &[&str], id: u32, arguments: &[&str]) -> io::Result<Self> {
         let strace = tools.strace.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(strace);
-        command.args(["-f", "-qq", "-o", "/dev/null"]).args(arguments).args(["-p", &pid.to_string()]);
+        command.args(follow).args(["-qq", "-o", "/dev/null"]).args(arguments).args(["-p", &id.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.process_group(0).kill_on_drop(true);
         let mut child = command.spawn()?;
@@ -179,6 +191,7 @@ mod tests {
             is_not_loaded: false,
             faked: Vec::new(),
             no_restore: None,
+            no_changes: None,
         };
         tools.check_loaded(std::process::id());
         tools.missing(Fault::ClockJump)

@@ -4,6 +4,7 @@
 //! ```text
 //! DIR/history.jsonl    the history: see `lockkeeper::chaos::history`
 //! DIR/nodes/node1/…    the nodes' data, configurations and logs
+//! DIR/audit/node-1/…   their audit files
 //! DIR/clients.log      stderr of the clients
 //! ```
 //!
@@ -11,6 +12,8 @@
 //! * `sentinel`, `retried_request` and `forced` set up state that must survive each fault, `left_held` a holder whose cluster is lost.
 //!   `two_leaders` has a deposed leader that does not know of its successor, `churn` short-lived locks, and `late_retry` requests that are
 //!   repeated when their leases are over.
+//! * `earlier` asks a second program for its version, `founding` founds the cluster, and `ending` upgrades all nodes at the end and
+//!   verifies the audit trail.
 //! * `merge` merges the parts of the history, and [`activity`] says whether there was enough activity.
 //!
 //! A run gives no verdict: [`super::checker`] does, and can repeat it from the file. A run reports only what made it
@@ -20,7 +23,10 @@
 
 pub mod activity;
 mod churn;
+mod earlier;
+mod ending;
 mod forced;
+mod founding;
 mod late_retry;
 mod left_held;
 mod merge;
@@ -43,9 +49,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use lockkeeper_client as client;
-use lockkeeper_config::RaftConfig;
-use lockkeeper_local::{self, LocalCluster, LocalError};
+use lockkeeper_local::{self, LocalError, NodeProgram};
 
+use self::founding::RoutedCluster;
 pub use self::{
     left_held::{LEFT_TTL, LeftHeld},
     retried_request::RetriedRequest,
@@ -56,18 +62,12 @@ pub use super::parties::{observe::Observer, operator::RunOperator};
 use super::{
     dial::Dial,
     history::{Fact, Meta},
-    links::Links,
-    nemesis::{
-        Fault, Group, Schedule,
-        inject::{self, World},
-        roster::Roster,
-        tools::Tools,
-    },
+    nemesis::{Fault, ProgramStarts, Schedule, inject::World, turns::NodePrograms},
     parties::{
         EXPIRY_BOUND_MS, HANDOVER_BOUND_MS, LIVENESS_BOUND, LIVENESS_BOUND_MS,
         bystander::{Bystander, RENEWAL_BOUND_MS},
         clients::{self, Clients, Setting},
-        programs::{Programs, Surroundings},
+        programs::Programs,
     },
     record::{HistoryClock, Recorder},
     workload::resource::Resource,
@@ -80,13 +80,8 @@ const STAMP_NS: u64 = 1_000_000;
 /// Time limit of the search for all nodes at one index while clients work.
 const COMPARE: Duration = Duration::from_millis(1_500);
 const COMPARE_AT_END: Duration = Duration::from_secs(10);
-/// A small number, so that a node that was away needs a snapshot, and a restarted node begins with one.
-const SNAPSHOT_ENTRIES: u64 = 25;
-const KEEP_ENTRIES: u64 = 10;
 /// The fault at the end of each run.
 const RESTART: &str = "restart-at-rest";
-/// Number of nodes that can join during one run. The number of links rises with its square.
-const SPARES_MAX: u64 = 16;
 /// Time limit of the wait for a snapshot before the restart at the end.
 const SNAPSHOT_BOUND: Duration = Duration::from_secs(10);
 /// A run ends before all faults were injected if the machine is slower than expected by more than this factor.
@@ -102,6 +97,8 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 pub struct RunOptions {
     /// The program `lockkeeper`. Nodes and clients are processes of it.
     pub program: PathBuf,
+    /// A program of an earlier version, which nodes run by turns until the end. It founds the cluster.
+    pub earlier: Option<NodeProgram>,
     /// Number of nodes, 3 or more.
     pub nodes: usize,
     /// Duration of the faults, without the time before and after.
@@ -157,6 +154,12 @@ pub struct Outcome {
     pub skipped: Vec<(Fault, String)>,
     /// Chosen faults for which there was no time.
     pub not_reached: Vec<Fault>,
+    /// How often each program was started, in a run with two versions of the program.
+    pub starts: Option<ProgramStarts>,
+    /// The cluster version after the upgrade at the end, if there was one.
+    pub raised_to: Option<u32>,
+    /// Number of lines of the audit trail, which is sound.
+    pub audit_lines: u64,
     /// Number of writes that a fenced register refused because of old tokens.
     pub refused_writes: u64,
     /// Number of late writes that an unfenced register accepted. Each overwrote a newer write.
@@ -173,6 +176,14 @@ pub enum RunError {
         path: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// The second program cannot take turns with the first one. Nothing was started.
+    #[error("the earlier program {}: {why}", program.display())]
+    Earlier {
+        /// Its path.
+        program: PathBuf,
+        /// The reason.
+        why: String,
     },
     /// The cluster did not start.
     #[error(transparent)]
@@ -192,13 +203,21 @@ pub async fn run(
     progress: watch::Sender<RunProgress>,
     stop: CancellationToken,
 ) -> Result<Outcome, RunError> {
+    let newest = NodeProgram { path: options.program.clone(), environment: Vec::new() };
+    let earlier = match &options.earlier {
+        Some(program) => Some(earlier::ask(&newest, program).await?),
+        None => None,
+    };
+    let programs = NodePrograms::new(newest, earlier, 1..=options.nodes as u64);
+
     let directory = &options.directory;
     fs::create_dir(directory).map_err(|source| RunError::Directory { path: directory.clone(), source })?;
-    let mut run = ChaosRun::prepare(&options, progress, stop).await?;
+    let mut run = ChaosRun::prepare(&options, programs, progress, stop).await?;
     let worked = run.inject_faults(&options).await;
     if let Err(error) = worked {
         run.outcome.troubles.push(error.to_string());
     }
+    run.upgrade().await;
     run.close(&options).await
 }
 
@@ -226,6 +245,7 @@ struct ChaosRun {
 impl ChaosRun {
     async fn prepare(
         options: &RunOptions,
+        node_programs: NodePrograms,
         progress: watch::Sender<RunProgress>,
         stop: CancellationToken,
     ) -> Result<Self, RunError> {
@@ -237,10 +257,13 @@ impl ChaosRun {
         let recorder = |name: &str| Recorder::create(&clients::part(parts.path(), name), name, timeline);
         let nemesis = recorder("nemesis")?;
 
-        let (cluster, mut links, tools, roster) = start(options, &nemesis).await?;
+        let mut founded = founding::start(options, node_programs, &nemesis).await?;
+        let surroundings = founded.surroundings(options, parts.path(), timeline)?;
+        let RoutedCluster { cluster, links, tools, node_programs, trail, roster } = founded;
+        let endpoints = surroundings.endpoints.clone();
         let dial = Dial::new(cluster.client_files())?;
         let observer = Observer::for_cluster(&cluster, dial.clone(), recorder("observer")?);
-        let endpoints = cluster.nodes().map(|node| links.client_address(node.id())).collect::<Vec<_>>().join(",");
+
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
@@ -249,15 +272,6 @@ impl ChaosRun {
         // The bystander reaches the nodes directly: only what no client could survive may end its session.
         let direct = cluster.nodes().map(|node| node.config().client_listen.clone()).collect::<Vec<_>>().join(",");
         let bystander = Bystander::start(RunOperator::for_cluster(&dial, &direct, &socket, recorder("bystander")?)?);
-        let surroundings = Surroundings {
-            endpoints: endpoints.clone(),
-            dynamodb_endpoints: through(&mut links, cluster.dynamodb_endpoints(), options.seed)?,
-            etcd_endpoints: through(&mut links, cluster.etcd_endpoints(), options.seed)?,
-            redis_endpoints: through(&mut links, cluster.redis_endpoints(), options.seed)?,
-            parts: parts.path().to_owned(),
-            log: options.directory.join("programs.log"),
-            timeline,
-        };
         let programs = Programs::start(&options.programs, &surroundings)?;
         let setting = Setting {
             program: options.program.clone(),
@@ -280,6 +294,8 @@ impl ChaosRun {
             operator,
             recorder: nemesis,
             tools,
+            node_programs,
+            trail,
             random: StdRng::seed_from_u64(options.seed),
             traces: Vec::new(),
             may_end: Vec::new(),
@@ -453,6 +469,9 @@ impl ChaosRun {
             note_refusal(&error, &self.world.recorder);
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
         }
+        if let Err(error) = self.world.keeps_version().await {
+            return self.outcome.troubles.push(format!("after {fault}: {error}"));
+        }
         let operator = &self.world.operator;
 
         // No session survives a restore.
@@ -513,13 +532,18 @@ impl ChaosRun {
         }
 
         let Self {
-            world: World { mut cluster, links, observer, clients, .. }, resource, mut parts, mut outcome, ..
+            world: World { cluster, links, observer, clients, node_programs, trail, .. },
+            resource,
+            mut parts,
+            mut outcome,
+            stop,
+            ..
         } = self;
         outcome.refused_writes = resource.refused();
         outcome.late_writes = resource.late();
 
         drop((observer, clients));
-        cluster.kill().await;
+        ending::stop_and_verify(cluster, &trail, &node_programs, &stop, &mut outcome).await;
         drop(links);
 
         let left_out = merge::merge(parts.path(), meta(options.seed), &outcome.history)
@@ -633,75 +657,4 @@ fn meta(seed: u64) -> Meta {
         watch_bound_ms: Some(LIVENESS_BOUND_MS),
         ..Meta::new()
     }
-}
-
-/// The number of nodes that may join during a run. Each change of the membership may need one, and another one before it.
-fn spares(options: &RunOptions) -> u64 {
-    if options.faults.iter().any(|fault| fault.group() == Group::Membership) {
-        (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX)
-    } else {
-        0
-    }
-}
-
-/// Leads each of these endpoints through a link of its own. Returns the new ones with commas between.
-fn through(links: &mut Links, endpoints: Vec<String>, seed: u64) -> io::Result<String> {
-    let linked = endpoints.into_iter().map(|endpoint| match endpoint.split_once("://") {
-        Some((scheme, address)) => Ok(format!("{scheme}://{}", links.to_other(address, seed)?)),
-        None => links.to_other(&endpoint, seed),
-    });
-    Ok(linked.collect::<io::Result<Vec<_>>>()?.join(","))
-}
-
-/// Returns why this run cannot restore a cluster from a backup, if it cannot.
-fn no_restore(options: &RunOptions) -> Option<&'static str> {
-    if options.tls {
-        Some("the certificates of the clients that run are for the lost cluster alone")
-    } else if !options.programs.is_empty() {
-        Some("the programs of the user's own do not know of it")
-    } else {
-        None
-    }
-}
-
-/// Founds the cluster with direct addresses, on which its nodes must agree. Then routes it through the links.
-async fn start(options: &RunOptions, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools, Roster), RunError> {
-    let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
-    let mut cluster = LocalCluster::start(lockkeeper_local::ClusterOptions {
-        nodes: Some(options.nodes),
-        directory: Some(options.directory.join("nodes")),
-        raft,
-        tls: options.tls,
-        dynamodb: !options.programs.is_empty(),
-        etcd: !options.programs.is_empty(),
-        redis: !options.programs.is_empty(),
-        ..lockkeeper_local::ClusterOptions::new(&options.program)
-    })
-    .await?;
-    let mut tools = Tools::find(no_restore(options));
-    if let Some(pid) = cluster.node(1).pid() {
-        tools.try_on(pid).await;
-    }
-    cluster.stop().await;
-
-    let members = cluster.node(1).config().members.clone();
-    let first = options.nodes as u64 + 1;
-    let spares = cluster.spare(first..first + spares(options))?;
-    let links = Links::with_spares(&members, &spares, options.seed)?;
-    cluster.foresee(&spares)?;
-    cluster.route(|node, member| links.member(node, member))?;
-
-    let ids: Vec<u64> = cluster.nodes().map(lockkeeper_local::LocalNode::id).collect();
-    for id in ids {
-        tools.fake_clock(&mut cluster, id)?;
-        inject::start(&mut cluster, id, &mut tools, recorder)?;
-    }
-
-    cluster.ready(LIVENESS_BOUND).await?;
-    if let Some(pid) = cluster.node(1).pid() {
-        tools.check_loaded(pid);
-    }
-    let all = members.into_iter().chain(spares.iter().cloned()).collect();
-    let roster = Roster { initial: options.nodes, all, spares: spares.into_iter().rev().collect() };
-    Ok((cluster, links, tools, roster))
 }

@@ -26,11 +26,13 @@ use crate::{
     chaos::{
         checker::{Finding, check},
         history::{History, ReadError},
-        nemesis::{Fault, Faults},
+        nemesis::{Fault, Faults, ProgramStarts},
         report::{About, Report, Summary},
         run::{Outcome, RunError, RunOptions, RunProgress, activity, run},
     },
-    planted::VERSION,
+    local::NodeProgram,
+    machine::Versions,
+    planted::{CAN_HAVE_BUGS, PRETENDED_VERSION, VERSION},
 };
 
 /// Interval of progress lines when stderr is not a terminal.
@@ -69,6 +71,13 @@ pub(super) struct RunChaos {
     /// `restore` and `restore-again` are skipped.
     #[arg(long = "program", value_name = "COMMAND")]
     programs: Vec<String>,
+    /// Two versions of the program: nodes run this program of an earlier version and the present one by turns
+    ///
+    /// Each start of a node is its turn to run the other program, and one node always keeps the earlier one. At the end all nodes get the
+    /// present program, one after the other, and the cluster version must rise. Without a path, a development build pretends to be the
+    /// version before. The faults of the group `membership` are skipped.
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, require_equals = true, value_hint = ValueHint::FilePath)]
+    earlier: Option<Option<PathBuf>>,
     /// New directory for history and logs [default: ./chaos-SEED]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
@@ -80,6 +89,7 @@ impl RunChaos {
         let seed = self.seed.unwrap_or_else(|| rand::random::<u32>().into());
         let options = RunOptions {
             program: env::current_exe()?,
+            earlier: self.earlier_program()?,
             nodes: self.nodes.into(),
             duration: self.duration,
             seed,
@@ -102,21 +112,46 @@ impl RunChaos {
         print(&judged.text())?;
 
         let page = directory.join("report.html");
-        print(&format!("\nreport: {}; in the same directory: report.json, history.jsonl, nodes/\n", page.display()))?;
+        print(&format!(
+            "\nreport: {}; in the same directory: report.json, history.jsonl, nodes/, audit/\n",
+            page.display()
+        ))?;
 
         print(&format!("\n{}\n", judged.verdict()))?;
         Ok(judged.exit())
     }
 
+    /// The program of an earlier version, if nodes are to run two.
+    fn earlier_program(&self) -> Result<Option<NodeProgram>, Failure> {
+        let Some(named) = &self.earlier else { return Ok(None) };
+        if let Some(path) = named {
+            return Ok(Some(NodeProgram { path: path.clone(), environment: Vec::new() }));
+        }
+
+        if !CAN_HAVE_BUGS {
+            let why =
+                "this build is a release, which cannot pretend to be an earlier version: name one, --earlier=PROGRAM";
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        let before = Versions::OWN.highest.0 - 1;
+        let environment = vec![(PRETENDED_VERSION.into(), before.to_string().into())];
+        Ok(Some(NodeProgram { path: env::current_exe()?, environment }))
+    }
+
     /// The command that repeats the run, as far as the machine is deterministic.
     fn command(&self, seed: u64) -> String {
-        let Self { nodes, duration, faults, clients, tls, programs, .. } = self;
+        let Self { nodes, duration, faults, clients, tls, programs, earlier, .. } = self;
         let tls = if *tls { " --tls" } else { "" };
+        let earlier = match earlier {
+            Some(Some(program)) => format!(" --earlier={}", quoted(&program.display().to_string())),
+            Some(None) => " --earlier".to_owned(),
+            None => String::new(),
+        };
         let programs: String = programs.iter().map(|command| format!(" --program {}", quoted(command))).collect();
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
         let faults = &faults.text;
         format!(
-            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}{tls}{programs}"
+            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}{tls}{earlier}{programs}"
         )
     }
 }
@@ -157,6 +192,7 @@ async fn watched(options: RunOptions) -> Result<Outcome, Failure> {
 
     outcome.map_err(|error| match error {
         RunError::Directory { .. } => Failure::new(Exit::Usage, format!("{error}: choose another one with --out")),
+        RunError::Earlier { .. } => Failure::new(Exit::Usage, error),
         RunError::Cluster(_) | RunError::Client(_) | RunError::Io(_) => Failure::new(Exit::Error, error),
     })
 }
@@ -269,10 +305,21 @@ impl Judged {
 
     fn text(&self) -> String {
         let Outcome { troubles, without_effect, skipped, not_reached, refused_writes, late_writes, .. } = &self.outcome;
+        let Outcome { audit_lines, starts, raised_to, .. } = &self.outcome;
         let mut text = format!(
             "{}\nlate writes: {refused_writes} refused by fenced resources, {late_writes} accepted by unfenced ones\n",
             self.report
         );
+
+        if *audit_lines > 0 {
+            text.push_str(&format!(
+                "audit trail: {}, sound on all nodes\n",
+                show::count(*audit_lines, "line", "lines")
+            ));
+        }
+        if let Some(ProgramStarts { earlier, newest }) = starts {
+            text.push_str(&two_programs(*earlier, *newest, *raised_to));
+        }
 
         for (fault, why) in skipped {
             text.push_str(&format!("skipped: {fault}: {why}\n"));
@@ -292,9 +339,29 @@ impl Judged {
     }
 }
 
+/// The line about a run with two versions of the program.
+fn two_programs(earlier: u32, newest: u32, raised_to: Option<u32>) -> String {
+    let end = match raised_to {
+        Some(version) => format!("at the end the cluster version rose to {version}"),
+        None => "without an upgrade at the end".to_owned(),
+    };
+    let starts = show::count(earlier, "start", "starts");
+    format!("two programs: {starts} of the earlier one, {newest} of this one; {end}\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_with_two_programs_says_how_often_each_was_started() {
+        let said = two_programs(1, 4, Some(6));
+        assert_eq!(
+            said,
+            "two programs: 1 start of the earlier one, 4 of this one; at the end the cluster version rose to 6\n"
+        );
+        assert!(two_programs(2, 3, None).ends_with("without an upgrade at the end\n"));
+    }
 
     #[test]
     fn the_expected_end_follows_the_pace_of_the_faults() {
