@@ -15,15 +15,18 @@ use std::{
 use crate::{
     changes,
     child::{self, Asked, Report},
+    hostile,
     keyspace::words::Words,
-    tally,
+    node::RECOVERED,
+    rights, tally,
 };
 
 /// One vacuous run of this number is no failure. More mean that the faults do not hit, or that the clients do nothing.
 const RUNS_PER_VACUOUS: u64 = 8;
 
-/// In this many runs, every request is answered, every word of the keyspace's requests is said, and every limit is reached.
+/// In this many runs, every request is answered, and every word of the keyspace's requests is said.
 const RUNS_WITH_ALL_REQUESTS: u64 = 30;
+/// In this many runs, every edge of a field is sent, and every limit is reached.
 const RUNS_WITH_ALL_LIMITS: u64 = 60;
 
 /// The requests of the keyspace, by their names in the service.
@@ -32,6 +35,9 @@ pub(crate) const KEYSPACE_REQUESTS: [&str; 6] =
 
 /// In this many runs, each kind of change of the membership occurs.
 const RUNS_WITH_ALL_CHANGES: u64 = 20;
+
+/// In this many runs, a cluster goes on from what the loss of a majority has left.
+const RUNS_WITH_A_RECOVERY: u64 = 20;
 
 /// Runs per progress line.
 const PROGRESS_EVERY: u64 = 20;
@@ -140,6 +146,9 @@ impl Results {
         let kinds = never(changes::KINDS.map(str::to_owned).into());
         assert!(self.runs < RUNS_WITH_ALL_CHANGES || kinds.is_empty(), "no node was {kinds:?} in {} runs", self.runs);
 
+        let is_missing = self.runs >= RUNS_WITH_A_RECOVERY && count(RECOVERED) == 0;
+        assert!(!is_missing, "in {} runs there were no {RECOVERED}", self.runs);
+
         let is_drawn = |call: &&&str| !changes::REQUESTS.contains(call);
         let requests = lockkeeper::server::REQUESTS.iter().filter(is_drawn);
         let words = Words::all().map(|word| format!("{}{word}", tally::WORD));
@@ -150,7 +159,11 @@ impl Results {
             self.runs
         );
 
-        let limits = never(tally::limits().map(|limit| format!("{}{limit}", tally::LIMIT)).collect());
+        let edges = never(hostile::all().collect());
+        assert!(self.runs < RUNS_WITH_ALL_LIMITS || edges.is_empty(), "in {} runs there was no {edges:?}", self.runs);
+
+        let limits = tally::limits().chain(rights::LIMITS_OF_IDENTITIES);
+        let limits = never(limits.map(|limit| format!("{}{limit}", tally::LIMIT)).collect());
         assert!(self.runs < RUNS_WITH_ALL_LIMITS || limits.is_empty(), "in {} runs there was no {limits:?}", self.runs);
         assert!(vacuous <= 1 + self.runs / RUNS_PER_VACUOUS, "too many vacuous runs: {:?}", self.vacuous);
     }

@@ -25,6 +25,7 @@ use crate::{
     clients,
     faults::{Order, World},
     network,
+    node::JoinedCluster,
 };
 
 /// The bounds of the number of members.
@@ -258,7 +259,8 @@ impl World {
     }
 }
 
-fn channel(node: u64) -> Channel {
+/// A channel to a node.
+pub(crate) fn channel(node: u64) -> Channel {
     clients::channel(&network::client_address(node))
 }
 
@@ -335,7 +337,7 @@ impl Making {
     /// Starts the new node.
     fn admit(&self, through: Vec<String>) {
         let node = self.new.expect("this kind of change has a new node");
-        self.orders.borrow_mut().push(Order::Admit { node, through });
+        self.orders.borrow_mut().push(Order::Admit { node, cluster: JoinedCluster::first(through) });
     }
 
     /// Repeats a request until it succeeds, or the members show that an earlier one did.
@@ -383,13 +385,15 @@ impl Making {
     }
 }
 
-async fn status(channel: &Channel) -> Option<StatusResponse> {
+/// What a node says of itself, if it answers.
+pub(crate) async fn status(channel: &Channel) -> Option<StatusResponse> {
     let mut service = ClusterClient::new(channel.clone());
     let answer = timeout(ANSWER_TIMEOUT, service.status(StatusRequest::default())).await;
     Some(answer.ok()?.ok()?.into_inner())
 }
 
-fn leads(status: &StatusResponse) -> bool {
+/// Whether a node leads, as it says.
+pub(crate) fn leads(status: &StatusResponse) -> bool {
     status.role() == Role::Leader && status.serving
 }
 
@@ -397,7 +401,8 @@ fn is_in(members: &[Member], node: u64) -> bool {
     members.iter().any(|member| member.node_id == node)
 }
 
-fn is_voter(members: &[Member], node: u64) -> bool {
+/// Whether the members, as a node knows them, have this voter.
+pub(crate) fn is_voter(members: &[Member], node: u64) -> bool {
     members.iter().any(|member| member.node_id == node && member.voter)
 }
 

@@ -1,5 +1,5 @@
 //! The schedule of a run: cycles of calm, fault and healing; then the clients finish, and all nodes restart from their snapshots. At
-//! last the cluster is lost, and restored from a backup.
+//! last the cluster is lost, and restored from a backup; and in some runs a majority of its nodes is lost, and the rest recovered.
 //!
 //! It is the schedule of a run against real processes (`lockkeeper::chaos::run`), with the same operator, the same sentinels through each
 //! fault, and the same churn of short-lived locks.
@@ -208,7 +208,7 @@ impl Director {
         self.nemesis.fact(Fact::End);
     }
 
-    /// Loses the cluster and restores it, while somebody holds locks.
+    /// Loses the cluster and restores it, while somebody holds locks; then, in some runs, a majority of it.
     async fn lose_and_restore(&self, world: &mut World) -> Result<(), String> {
         let is_cut_off = Arc::new(AtomicBool::new(false));
         let gate = Arc::clone(&is_cut_off);
@@ -217,7 +217,13 @@ impl Director {
         let client = client.map_err(|error| error.to_string())?;
         let holder = self.operator_with(HOLDER, client);
         let survivors = Survivors { holder: &holder, is_cut_off: &is_cut_off, contention: &self.contention };
-        world.lose_and_restore(&survivors).await
+
+        world.lose_and_restore(&survivors).await?;
+        if self.plan.loses_majority {
+            world.lose_majority(&survivors).await?;
+        }
+        world.end_contenders();
+        Ok(())
     }
 
     /// The clients have ended and hold nothing. All nodes take a snapshot, if `snapshot_entries` permits it, and restart from it: state

@@ -25,7 +25,7 @@ use crate::{
     greed::GreedyClientProcess,
     keyspace::writer::KeyspaceClientProcess,
     network::{self, Way, node_host},
-    node::Site,
+    node::{JoinedCluster, Site},
     plan::Plan,
     protocols::ContendedProtocol,
     requests::RequestsClientProcess,
@@ -39,8 +39,8 @@ pub(crate) enum Order {
     Crash(String),
     /// Starts a killed process.
     Start(String),
-    /// Adds the host of a new node, which asks these addresses to be added.
-    Admit { node: u64, through: Vec<String> },
+    /// Adds the host of a new node, which joins this cluster.
+    Admit { node: u64, cluster: JoinedCluster },
     /// Empties the data directory of a stopped node.
     LoseData(u64),
     /// Restores the lost data of a node, if any.

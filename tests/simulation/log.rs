@@ -30,11 +30,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Contents of a disk, synced or as readers see them.
 #[derive(Clone, Default, Debug)]
-struct Contents {
-    vote: Option<Vote>,
-    committed: Option<LogId>,
-    purged: Option<LogId>,
-    entries: BTreeMap<u64, LogEntry>,
+pub(crate) struct Contents {
+    pub(crate) vote: Option<Vote>,
+    pub(crate) committed: Option<LogId>,
+    pub(crate) purged: Option<LogId>,
+    pub(crate) entries: BTreeMap<u64, LogEntry>,
 }
 
 /// One write. An append is one write per entry: a crash may keep some of them.
@@ -81,6 +81,11 @@ impl Disk {
     /// The index of the last entry that is durable.
     pub(crate) fn last_index(&self) -> Option<u64> {
         self.lock().synced.last().map(|last| last.index)
+    }
+
+    /// What a process finds there that starts now.
+    pub(crate) fn synced(&self) -> Contents {
+        self.lock().synced.clone()
     }
 
     /// Sets the minimal and maximal duration of a sync.
@@ -132,7 +137,8 @@ impl Contents {
         }
     }
 
-    fn last(&self) -> Option<LogId> {
+    /// The last entry; without any, the last purged one.
+    pub(crate) fn last(&self) -> Option<LogId> {
         self.entries.last_key_value().map(|(_, entry)| entry.log_id).max(self.purged)
     }
 }
@@ -181,7 +187,7 @@ pub(crate) struct Reader {
 impl Log {
     /// Opens the log with the disk's synced contents.
     pub(crate) fn open(disk: &Arc<Disk>) -> Self {
-        let contents = disk.lock().synced.clone();
+        let contents = disk.synced();
         let seen = Mutex::new(Seen { contents, waiting: Vec::new() });
         let shared = Arc::new(Shared { disk: Arc::clone(disk), seen, work: Notify::new() });
         let syncing = AbortOnDropHandle::new(tokio::spawn(sync(Arc::clone(&shared))));

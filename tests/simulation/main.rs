@@ -6,10 +6,11 @@
 //! * `node`, `clients`: the server and the workload on top of them;
 //! * `contenders`: what holders are judged by; `protocols`: the client processes of `etcd`, `redis`, `dynamodb` and `zookeeper`, which
 //!   contend; `znode_session`: a session of ZooKeeper's;
-//! * `keyspace`, `requests`: clients that send everything else; `scarcity`, `greed`: small limits, and a client that reaches them;
+//! * `keyspace`, `requests`: clients that send everything else; `hostile`: values at the edges of what is documented;
+//! * `scarcity`, `greed`: small limits, and a client that reaches them;
 //! * `signals`: clients of Redis that wait, for items and for messages;
 //! * `rights`: clients with identities, and a policy that says what they may do;
-//! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule;
+//! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule; `restore`, `recover`: losses at its end;
 //! * `run`: one run, from set-up to verdict, by the same checker as real runs;
 //! * `tally`: what the nodes counted;
 //! * `trace`: the events, one a line; `child`: a run in its own process; `batch`: many runs;
@@ -39,6 +40,7 @@ mod etcd;
 mod faults;
 mod greed;
 mod holders;
+mod hostile;
 #[expect(dead_code, reason = "contenders send some of the requests that the walk beside ZooKeeper does")]
 #[path = "../zookeeper/jute.rs"]
 mod jute;
@@ -52,6 +54,7 @@ mod plan;
 mod planted;
 mod process;
 mod protocols;
+mod recover;
 mod redis;
 mod requests;
 mod restore;

@@ -1,5 +1,7 @@
 //! A node of a simulated cluster: the real server on a simulated disk, clock and network.
 
+mod stopped;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -37,6 +39,8 @@ use crate::{
     scarcity::Scarcity,
     system, trace,
 };
+
+pub(crate) use stopped::{LeftDirectory, RECOVERED};
 
 const CLUSTER_ID: &str = "simulated";
 
@@ -76,8 +80,25 @@ pub(crate) struct Pace {
 pub(crate) enum Origin {
     /// It founds it, with the nodes from 1 to `nodes`.
     Founder { nodes: u64 },
-    /// It asks these addresses to be added; without any, it waits until an operator adds it.
-    Joins { through: Vec<String> },
+    /// It joins one that is there.
+    Joins(JoinedCluster),
+}
+
+/// A cluster that a new node joins.
+#[derive(Clone, Debug)]
+pub(crate) struct JoinedCluster {
+    pub(crate) id: String,
+    /// How often it was made anew.
+    pub(crate) generation: usize,
+    /// The addresses at which the node asks to be added; without any, it waits until an operator adds it.
+    pub(crate) through: Vec<String>,
+}
+
+impl JoinedCluster {
+    /// The first cluster of a run.
+    pub(crate) fn first(through: Vec<String>) -> Self {
+        Self { id: CLUSTER_ID.to_owned(), generation: 0, through }
+    }
 }
 
 /// Contents of a node's data directory.
@@ -116,13 +137,14 @@ impl Site {
             client_address: network::client_address(node_id),
             peer_address: network::peer_address(node_id),
         };
-        let (bootstrap, members, join) = match origin {
-            Origin::Founder { nodes } => (true, (1..=nodes).map(member).collect(), Vec::new()),
-            Origin::Joins { through } => (false, vec![member(node)], through),
+        let (bootstrap, members, cluster) = match origin {
+            Origin::Founder { nodes } => (true, (1..=nodes).map(member).collect(), JoinedCluster::first(Vec::new())),
+            Origin::Joins(cluster) => (false, vec![member(node)], cluster),
         };
+        let JoinedCluster { id: cluster_id, generation, through: join } = cluster;
         let advertised = |protocol: ContendedProtocol| format!("{}:{}", network::node_host(node), protocol.port());
         let config = Config {
-            cluster_id: CLUSTER_ID.to_owned(),
+            cluster_id: cluster_id.clone(),
             node_id: node,
             bootstrap,
             raft,
@@ -139,7 +161,7 @@ impl Site {
             ..Config::default()
         };
         let mut random = StdRng::seed_from_u64(seed);
-        let cluster_id = CLUSTER_ID.parse().expect("it is one");
+        let cluster_id = cluster_id.parse().expect("it is one");
         let identity = Arc::new(NodeIdentity::in_memory(&cluster_id, node, &mut random));
         let clock = Arc::new(NodeClock::default());
         let environment = Environment {
@@ -151,7 +173,7 @@ impl Site {
             ..Environment::system()
         };
         let snapshots = directory.join("snapshots");
-        let data = Mutex::new(Data { disk: Arc::new(disk), identity, generation: 0, directory: snapshots });
+        let data = Mutex::new(Data { disk: Arc::new(disk), identity, generation, directory: snapshots });
         Self {
             config,
             data,
@@ -391,6 +413,7 @@ pub(crate) struct Ledger {
     later_truths: Mutex<BTreeMap<usize, Truth>>,
     troubles: Mutex<Vec<String>>,
     installed: AtomicU64,
+    recoveries: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Ledger {
@@ -407,6 +430,11 @@ impl Ledger {
     /// The number of snapshots that running nodes installed from others.
     pub(crate) fn installed(&self) -> u64 {
         self.installed.load(Ordering::Relaxed)
+    }
+
+    /// What the recoveries of lost majorities were about.
+    pub(crate) fn recoveries(&self) -> BTreeMap<&'static str, u64> {
+        self.recoveries.lock().expect("nothing panics while it has them").clone()
     }
 
     /// The history of the keyspace of the cluster that the clients used: of the first generation.
@@ -432,6 +460,10 @@ impl Ledger {
             self.complain(format!("nodes {first} and {node} have different tables at index {index}"));
         }
         is_first
+    }
+
+    fn count(&self, what: &'static str, more: u64) {
+        *self.recoveries.lock().expect("nothing panics while it has them").entry(what).or_default() += more;
     }
 
     fn complain(&self, trouble: String) {
@@ -474,9 +506,7 @@ impl Inspect for Inspector {
         let is_looked_at = index.is_multiple_of(ENTRIES_PER_LOOK);
         let hash = if is_looked_at { applied.machine.hash() } else { 0 };
         trace::say(&network::node_host(self.node), format_args!("applied {index}, table {hash:016x}"));
-        // The ends of the audit trails must agree as well, after each entry.
-        let trail = applied.trail.head().hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
-        let is_first = self.ledger.note(self.node, self.generation, index, hash ^ trail);
+        let is_first = self.ledger.note(self.node, self.generation, index, with_trail(hash, applied));
         self.load.apply(units as u64, self.unit_ns);
         let follows = self.ledger.follow(self.generation, applied);
         if let Err(broken) = follows {
@@ -502,4 +532,10 @@ impl Inspect for Inspector {
     fn lasted(&self, in_place: bool) -> Duration {
         self.load.applied(in_place)
     }
+}
+
+/// The ends of the audit trails must agree as well, after each entry.
+fn with_trail(hash: u64, applied: &Applied) -> u64 {
+    let trail = applied.trail.head().hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+    hash ^ trail
 }

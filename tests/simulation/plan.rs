@@ -25,6 +25,8 @@ pub(crate) struct Plan {
     /// Whether the keyspace is watched, after the faults, for longer than a watch may take to report a change. It takes simulated time, so
     /// that not each run has it.
     pub(crate) is_watched_for_long: bool,
+    /// Whether a majority of the last cluster is lost for good at the end.
+    pub(crate) loses_majority: bool,
 }
 
 impl Plan {
@@ -55,6 +57,8 @@ impl Plan {
             scarcity: Scarcity::draw(&mut random),
             unit_ns: *[100, 300, 1_000, 3_000, 10_000].choose(&mut random).expect("it is not empty"),
             is_watched_for_long: random.random_range(0..4) == 0,
+            // Its own generator: what else a seed draws stays as it was.
+            loses_majority: StdRng::seed_from_u64(seed ^ 0x4ec0).random_bool(0.5),
         }
     }
 }

@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 
-use crate::{clients::Draws, keyspace::judge::Judge};
+use crate::{clients::Draws, hostile::EdgeClient, keyspace::judge::Judge};
 
 /// The time of one request.
 const LIMIT: Duration = Duration::from_millis(900);
@@ -143,11 +143,17 @@ impl RequestsClientProcess {
             request: 0,
             waiting: JoinSet::new(),
         };
-        while !self.finish.is_cancelled() {
-            clerk.ask().await;
-            let pause = clerk.draws.random.random_range(PAUSE_MS);
-            sleep(Duration::from_millis(pause)).await;
-        }
+        let asking = async {
+            while !self.finish.is_cancelled() {
+                clerk.ask().await;
+                let pause = clerk.draws.random.random_range(PAUSE_MS);
+                sleep(Duration::from_millis(pause)).await;
+            }
+        };
+
+        let seed = self.seed ^ 0xed9e ^ (u64::from(generation) << 20);
+        let edges = EdgeClient::new(self.seats, seed, Arc::clone(&self.judge));
+        tokio::join!(asking, edges.work(&self.finish));
         Ok(())
     }
 }

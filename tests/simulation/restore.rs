@@ -11,6 +11,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -26,9 +27,9 @@ use lockkeeper::{
         backup::{BackupFile, Founding, NewCluster},
         types::log_id,
     },
-    table::MemberNode,
+    table::{Applied, MemberNode},
 };
-use rand::{Rng as _, seq::IndexedRandom as _};
+use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -43,7 +44,7 @@ use crate::{
 };
 
 /// How often the cluster is lost.
-const TIMES: usize = 2;
+pub(crate) const TIMES: usize = 2;
 /// Time limit of what the operator asks of the cluster.
 const BOUND: Duration = Duration::from_secs(20);
 /// The longest TTL that a session in the backup may have.
@@ -74,8 +75,7 @@ impl World {
         let Survivors { holder, is_cut_off, contention } = *survivors;
         let operator = self.operator.clone();
         self.end_other_clients().await?;
-        let contenders = ContendedProtocol::ALL.map(|protocol| protocol.name().to_owned());
-        contenders.iter().cloned().for_each(|host| self.order(Order::Start(host)));
+        contenders().for_each(|host| self.order(Order::Start(host)));
         sleep(CONTENDED).await;
 
         let by = Instant::now() + BOUND;
@@ -103,9 +103,13 @@ impl World {
         }
 
         sleep(CONTENDED).await;
-        contenders.into_iter().for_each(|host| self.order(Order::Crash(host)));
-        self.heal();
         Ok(())
+    }
+
+    /// Ends the contenders, which have lived through all losses.
+    pub(crate) fn end_contenders(&mut self) {
+        contenders().for_each(|host| self.order(Order::Crash(host)));
+        self.heal();
     }
 
     /// Ends those that have not ended yet, since they know nothing of restores, and their long sessions: a restored cluster grants nothing
@@ -143,29 +147,10 @@ impl World {
 
     fn make_anew(&mut self, saved: &[u8], time: usize) -> Result<Duration, Box<dyn std::error::Error>> {
         let nodes: Vec<_> = self.members.iter().copied().filter(|node| !self.dead.contains(node)).collect();
-        let directory = self.site(nodes[0]).directory().to_owned();
-        let path = directory.join("backup");
+        let path = self.site(nodes[0]).directory().join("backup");
         fs::write(&path, saved)?;
         let BackupFile { applied, .. } = BackupFile::read(&path)?;
-
-        let member = |node: u64| {
-            let peer_address = network::peer_address(node);
-            let client_address = network::client_address(node);
-            (node, (MemberNode { peer_address, client_address, ..MemberNode::default() }, directory.clone()))
-        };
-        let members: BTreeMap<_, _> = nodes.iter().copied().map(member).collect();
-
-        let at = WallTime(system::wall_ms());
-        let closed_ms = u64::try_from(LEFT_TTL.as_millis())?;
-        let restore = Restore { at, draw: self.random.random(), first_token: None, closed_ms: Some(closed_ms) };
-        let cluster = NewCluster {
-            cluster_id: format!("restored-{time}").parse()?,
-            members,
-            machine: applied.machine.restored(&restore)?,
-            trail: applied.trail,
-            copied: applied.last_entry.map(log_id),
-            at,
-        };
+        let cluster = new_cluster(&applied, &format!("restored-{time}"), &nodes, &mut self.random)?;
 
         let is_last = time == TIMES && nodes.len() >= MEMBERS_MIN;
         let late = nodes.choose(&mut self.random).copied().filter(|_| is_last);
@@ -178,6 +163,39 @@ impl World {
 
         Ok(Duration::from_millis(cluster.machine.closed_for_ms().unwrap_or_default()))
     }
+}
+
+/// The hosts of the contenders.
+fn contenders() -> impl Iterator<Item = String> {
+    ContendedProtocol::ALL.into_iter().map(|protocol| protocol.name().to_owned())
+}
+
+/// A cluster of these nodes that is made of a copy now. It grants nothing for as long as the holder trusts its locks.
+pub(crate) fn new_cluster(
+    copy: &Applied,
+    cluster_id: &str,
+    nodes: &[u64],
+    random: &mut StdRng,
+) -> Result<NewCluster, Box<dyn std::error::Error>> {
+    let member = |node: u64| {
+        let peer_address = network::peer_address(node);
+        let client_address = network::client_address(node);
+        // Its data are not files, but for the snapshot.
+        (node, (MemberNode { peer_address, client_address, ..MemberNode::default() }, PathBuf::new()))
+    };
+    let members: BTreeMap<_, _> = nodes.iter().copied().map(member).collect();
+
+    let at = WallTime(system::wall_ms());
+    let closed_ms = u64::try_from(LEFT_TTL.as_millis())?;
+    let restore = Restore { at, draw: random.random(), first_token: None, closed_ms: Some(closed_ms) };
+    Ok(NewCluster {
+        cluster_id: cluster_id.parse()?,
+        members,
+        machine: copy.machine.restored(&restore)?,
+        trail: copy.trail,
+        copied: copy.last_entry.map(log_id),
+        at,
+    })
 }
 
 async fn close_long_sessions(client: &Client) -> Result<(), Error> {

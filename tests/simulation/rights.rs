@@ -2,8 +2,9 @@
 //!
 //! All other clients are anonymous, and may do everything. Those here may do what an [`Edition`] of the files says, and ask for more; a run
 //! changes between two editions. What is judged is each answer, and the table: sessions of an identity hold nothing that no
-//! edition names.
+//! edition names. Two more have limits of their own, and ask for more.
 
+mod limits;
 mod ports;
 
 use std::{
@@ -38,9 +39,12 @@ use crate::{
     clients::Draws,
     contenders::Contention,
     dynamodb::{self, AccessKey},
-    trace,
+    tally, trace,
 };
+use limits::{DrawnLimits, LimitedIdentity};
 use ports::{DynamoUse, EtcdUse, RedisUse, ZnodeUse};
+
+pub(crate) use limits::NAMES as LIMITS_OF_IDENTITIES;
 
 const LIMIT: Duration = Duration::from_millis(900);
 const PAUSE_MS: std::ops::Range<u64> = 20..200;
@@ -144,8 +148,8 @@ impl Edition {
     }
 
     /// Writes the files, which all nodes read.
-    fn write(self, config: &AuthConfig) -> io::Result<()> {
-        let mut tokens = String::new();
+    fn write(self, config: &AuthConfig, limits: &DrawnLimits) -> io::Result<()> {
+        let mut tokens = DrawnLimits::tokens();
         for who in self.known() {
             tokens += &who.token().entry(&Identity::new(who.name()).expect("it is one"));
         }
@@ -159,6 +163,7 @@ impl Edition {
             let rights: Vec<_> = rights.iter().map(|right| right.as_str()).collect();
             let _ = writeln!(policy, "[[rule]]\nwho = [{:?}]\nmay = {rights:?}\nprefix = {prefix:?}", who.name());
         }
+        policy += &limits.policy();
 
         fs::write(&config.tokens, tokens)?;
         fs::write(&config.policy, policy)
@@ -208,7 +213,8 @@ fn write_secrets(directory: &Path) -> io::Result<()> {
 /// What is wrong in a table: a session of an identity holds a lock that its rules have never let it acquire.
 pub(crate) fn check(machine: &Machine) -> Result<(), String> {
     for session in machine.sessions(None) {
-        let Some(owner) = session.owner.filter(|owner| owner.as_str() != dynamodb::CONTENDER.id) else { continue };
+        let has_other_rules = |owner: &str| owner == dynamodb::CONTENDER.id || LimitedIdentity::is_named(owner);
+        let Some(owner) = session.owner.filter(|owner| !has_other_rules(owner.as_str())) else { continue };
         let who = Who::ALL.into_iter().find(|who| who.name() == owner.as_str());
         let mut names = machine.grants_of(session.session, Token(0)).flat_map(|grant| grant.names);
 
@@ -225,6 +231,8 @@ pub(crate) fn check(machine: &Machine) -> Result<(), String> {
 /// What the clients with identities saw.
 pub(crate) struct RightsJudge {
     files: AuthConfig,
+    /// The limits of some identities, which stay as they are.
+    limits: DrawnLimits,
     seen: Mutex<Seen>,
 }
 
@@ -239,11 +247,12 @@ struct Seen {
 
 impl RightsJudge {
     /// Writes the files of a run.
-    pub(crate) fn new(directory: &Path) -> io::Result<Self> {
+    pub(crate) fn new(directory: &Path, seed: u64) -> io::Result<Self> {
         let files = config(directory);
-        Edition::First.write(&files)?;
+        let limits = DrawnLimits::draw(seed);
+        Edition::First.write(&files, &limits)?;
         write_secrets(directory)?;
-        Ok(Self { files, seen: Mutex::default() })
+        Ok(Self { files, limits, seen: Mutex::default() })
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -285,11 +294,20 @@ impl RightsJudge {
         };
         seen.changed = Some(Instant::now());
         *seen.counts.entry("rights: files changed".to_owned()).or_default() += 1;
-        seen.edition.write(&self.files)
+        seen.edition.write(&self.files, &self.limits)
     }
 
     fn count(&self, what: &str) {
         *self.seen().counts.entry(format!("rights: {what}")).or_default() += 1;
+    }
+
+    /// Counts a limit of an identity that the metrics of the nodes do not count.
+    fn reach(&self, limit: &str) {
+        *self.seen().counts.entry(format!("{}{limit}", tally::LIMIT)).or_default() += 1;
+    }
+
+    fn complain(&self, what: String) {
+        self.seen().complaints.push(what);
     }
 
     /// Judges an answer to what a client asked for. While some nodes may not have read the files again, it is good if it is so by either
@@ -306,12 +324,16 @@ impl RightsJudge {
         );
         let in_force = |other: &Edition| !is_settled || *other == edition;
         let mut editions = Edition::ALL.into_iter().filter(in_force);
+        // Meanwhile a node may pass a call on under an identity that the leader has no rules for any more.
+        let may_be_withdrawn =
+            !is_settled && Edition::ALL.into_iter().any(|other| other.knows(who) != edition.knows(who));
         let name = who.name();
+
         match outcome {
             Outcome::Served if !editions.any(&is_allowed) => {
                 seen.complaints.push(format!("{name} was served, and no rule allows it ({edition:?}): {asked}"));
             }
-            Outcome::Refused if editions.all(&is_allowed) => {
+            Outcome::Refused if !may_be_withdrawn && editions.all(&is_allowed) => {
                 seen.complaints.push(format!("{name} was refused, and a rule allows it ({edition:?}): {asked}"));
             }
             Outcome::Served | Outcome::Refused | Outcome::Failed => {}
@@ -366,16 +388,24 @@ impl RightsClientProcess {
             sessions: BTreeMap::new(),
             grants: Vec::new(),
         };
-        while !self.finish.is_cancelled() {
-            if callers.draws.random.random_ratio(1, REQUESTS_PER_CHANGE) {
-                self.judge.change_files()?;
+        let asking = async {
+            while !self.finish.is_cancelled() {
+                if callers.draws.random.random_ratio(1, REQUESTS_PER_CHANGE) {
+                    self.judge.change_files()?;
+                }
+                let who = *Who::ALL.choose(&mut callers.draws.random).expect("it is not empty");
+                let ask = *Ask::ALL.choose(&mut callers.draws.random).expect("it is not empty");
+                callers.ask(who, ask).await;
+                let pause = callers.draws.random.random_range(PAUSE_MS);
+                sleep(Duration::from_millis(pause)).await;
             }
-            let who = *Who::ALL.choose(&mut callers.draws.random).expect("it is not empty");
-            let ask = *Ask::ALL.choose(&mut callers.draws.random).expect("it is not empty");
-            callers.ask(who, ask).await;
-            let pause = callers.draws.random.random_range(PAUSE_MS);
-            sleep(Duration::from_millis(pause)).await;
-        }
+            Ok::<_, io::Error>(())
+        };
+
+        let seed = self.seed ^ 0x11a1 ^ (u64::from(generation) << 20);
+        let limited = limits::work(&self.judge, self.seats, seed, &self.finish);
+        let (asked, ()) = tokio::join!(asking, limited);
+        asked?;
         Ok(())
     }
 }
@@ -661,8 +691,12 @@ impl Callers {
 }
 
 fn with_token<T>(who: Who, message: T) -> Request<T> {
+    with_bearer(&who.token(), message)
+}
+
+fn with_bearer<T>(token: &BearerToken, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    let value = format!("Bearer {}", who.token().reveal()).parse().expect("it is text");
+    let value = format!("Bearer {}", token.reveal()).parse().expect("it is text");
     request.metadata_mut().insert("authorization", value);
     request
 }

@@ -86,7 +86,7 @@ pub(crate) struct Outcome {
     pub(crate) summary: Summary,
     pub(crate) simulated: Duration,
     /// Entries applied; snapshots installed; writes lost in crashes; writes refused by fences; late writes accepted without a fence;
-    /// changes of the membership by kind; what the clients of the keyspace saw.
+    /// changes of the membership by kind; recoveries of a lost majority; what the clients of the keyspace saw.
     pub(crate) counts: Vec<(String, u64)>,
 }
 
@@ -177,7 +177,7 @@ impl Stage {
             registers: Arc::new(Registers::new()?),
             gates: Gates::default(),
             keyspace: Arc::default(),
-            rights: Arc::new(RightsJudge::new(directory)?),
+            rights: Arc::new(RightsJudge::new(directory, plan.seed)?),
             signals: Arc::default(),
             plan,
         };
@@ -336,7 +336,7 @@ impl Stage {
     fn carry_out(&mut self, order: Order) {
         let Self { sim, plan, gates, processes, .. } = self;
         match order {
-            Order::Admit { node, through } => self.admit(node, Origin::Joins { through }),
+            Order::Admit { node, cluster } => self.admit(node, Origin::Joins(cluster)),
             Order::Crash(host) => {
                 sim.crash(host.as_str());
                 if let Some(site) = self.sites.borrow().iter().find(|site| network::node_host(site.id()) == host) {
@@ -449,6 +449,7 @@ impl Stage {
         let counts = counts
             .into_iter()
             .chain(changes)
+            .chain(self.ledger.recoveries())
             .map(|(what, count)| (what.to_owned(), count))
             .chain(self.contention.counts())
             .chain(self.rights.counts())

@@ -11,6 +11,8 @@ use crate::keyspace::words::words;
 pub(crate) const WORD: &str = "word ";
 pub(crate) const ANSWERED: &str = "answered ";
 pub(crate) const LIMIT: &str = "limit ";
+/// Before the limits of one identity, among those.
+const IDENTITY: &str = "identity_";
 /// Before what is a maximum, and no sum.
 pub(crate) const LONGEST: &str = "longest ";
 
@@ -61,9 +63,10 @@ impl Tally {
         }
     }
 
-    /// How often a limit was reached.
+    /// How often a limit was reached that is not one of a single identity.
     pub(crate) fn limits(&self) -> u64 {
-        self.0.iter().filter(|(what, _)| what.starts_with(LIMIT)).map(|(_, count)| count).sum()
+        let limits = self.0.iter().filter_map(|(what, count)| Some((what.strip_prefix(LIMIT)?, count)));
+        limits.filter(|(limit, _)| !limit.starts_with(IDENTITY)).map(|(_, count)| count).sum()
     }
 
     /// The counts by their names.
