@@ -16,8 +16,8 @@
 //! * the order of events when a session is closed: ZooKeeper deletes a session's nodes in the order of a hash table;
 //! * the order of the events of a multi: ZooKeeper tells them in the order of its operations, we in that of the keys.
 //!
-//! Each path is once in a list of `setWatches`, as in clients, whose watches are maps by path: ZooKeeper would tell a missed change as often
-//! as its path is listed, we tell it once.
+//! Each path is once in a list of `setWatches`, as in clients, whose watches are maps by path: ZooKeeper tells a missed change as often as
+//! its path is listed, we tell it once.
 //!
 //! Not asked for: whether there is a watch (checkWatches), since ZooKeeper 3.8 now and then finds one that was never set; reads of an empty
 //! path, which ZooKeeper takes for the root; and the removal of one half of a recursive watch.

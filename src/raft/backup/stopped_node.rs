@@ -28,7 +28,7 @@ use crate::{
 };
 use lockkeeper_machine::Versions;
 use lockkeeper_storage::database::{LockFile, NotLocked};
-use lockkeeper_table::{Applied, AppliedVersion, Table};
+use lockkeeper_table::{Applied, AppliedVersion, Audit, Table};
 
 /// The content of a stopped node's data directory.
 #[derive(Debug)]
@@ -134,7 +134,9 @@ impl StoppedNodeData {
         })?;
 
         let identity = NodeIdentity::read(directory)?.ok_or_else(nothing)?;
-        let table = Arc::new(Table::default());
+        // It makes the audit lines that the node's table made, and writes none. If the trail begins in the log, its hashes follow from this
+        // id.
+        let table = Arc::new(Table::default().with_audit(Audit::new(identity.cluster_id.as_str(), None)));
         let snapshot = match newest_in(&directory.join("snapshots")).map_err(failed)? {
             None => None,
             Some(path) => restore(&table, &path)?,
@@ -299,6 +301,29 @@ mod tests {
         let label = Label::default();
         let open = Command::Open { session: SessionId(session), ttl, label, address: None, owner: None };
         commands::encode(Time::default(), Limits::default(), &[open])
+    }
+
+    /// The new cluster's first line names the last line of the copy by its hash, and each hash follows from the one of the cluster's id.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_audit_trail_that_begins_in_the_log_has_the_hashes_that_its_nodes_wrote() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let directory = folder.path().join("node");
+        let begins = commands::encode(Time::default(), Limits::default(), &[Command::BeginAudit]);
+        node_with(&directory, vec![begins]).await;
+        let aside = tempfile::tempdir().expect("a directory");
+        let remains = StoppedNodeData::read(&directory, aside.path(), None).await.expect("it is sound");
+
+        let node = Table::default().with_audit(Audit::new("test", None));
+        let newest = newest_in(&directory.join("snapshots")).expect("readable").expect("there is one");
+        let snapshot = restore(&node, &newest).expect("it is sound");
+        let options = LogOptions { snapshot, ..LogOptions::default() };
+        let log = LogStore::open(aside.path(), options).expect("opened");
+        replay(log.clone(), &node, snapshot, None).await.expect("applied");
+        log.close().await.expect("closed");
+
+        let trail = remains.applied.trail;
+        assert!(trail.has_begun());
+        assert_eq!(trail, node.read(|applied| applied.trail));
     }
 
     #[tokio::test(flavor = "multi_thread")]
