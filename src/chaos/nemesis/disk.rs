@@ -3,7 +3,12 @@
 //! The log, the snapshots and the audit files of a run lie on one disk. A fault of the disk of the audit files alone is one of the thread
 //! that writes them: no other thread writes there, and it writes nowhere else. So strace attaches to this thread and to no other.
 
-use std::{fs, io, time::Duration};
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::Path,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -61,16 +66,18 @@ impl World {
     /// Executes [`Fault::HungAudit`](super::Fault::HungAudit). Fails if the node does not end as it must, or the others do not serve
     /// without it.
     pub(super) async fn hang_audit_disk(&mut self, id: u64) -> io::Result<bool> {
+        // A node whose disk hung before has said so in the same file.
+        let said = fs::metadata(self.cluster.node(id).log_file())?.len();
         let Some(trace) = self.delay_audit(id, HUNG_AUDIT_US).await else { return Ok(false) };
         self.may_end.push(id);
 
         let by = Instant::now() + END_BOUND;
-        while !self.has_given_up(id)? && self.goes_on(by) {
+        while !self.has_given_up(id, said)? && self.goes_on(by) {
             self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
         }
         // The kernel keeps the rest of a process until each of its system calls has returned, and so does strace.
         trace.detach().await;
-        while self.has_given_up(id)? && self.cluster.node(id).is_running() && self.goes_on(by) {
+        while self.has_given_up(id, said)? && self.cluster.node(id).is_running() && self.goes_on(by) {
             self.rest_until(Instant::now() + BETWEEN_LOOKS).await;
         }
 
@@ -91,16 +98,16 @@ impl World {
         Err(io::Error::other(format!("without node {id}, not all locks were served within {bound} s")))
     }
 
-    /// Whether a node has said that it ends because its audit disk hangs. Fails if it ended for another reason.
-    fn has_given_up(&mut self, id: u64) -> io::Result<bool> {
+    /// Whether a node has said that it ends because its audit disk hangs, after this many bytes of its log. Fails if it ended for another
+    /// reason.
+    fn has_given_up(&mut self, id: u64, said: u64) -> io::Result<bool> {
         let node = self.cluster.node_mut(id);
-        match node.has_died() {
-            None => Ok(node.log_tail().contains(GIVEN_UP)),
-            Some(LocalError::Died { status, tail, .. })
-                if status.code() == Some(EXIT_FAILED.into()) && tail.contains(GIVEN_UP) =>
-            {
-                Ok(true)
-            }
+        let died = node.has_died();
+        let has_said = says_given_up(node.log_file(), said)?;
+
+        match died {
+            None => Ok(has_said),
+            Some(LocalError::Died { status, .. }) if status.code() == Some(EXIT_FAILED.into()) && has_said => Ok(true),
             Some(error) => {
                 let error =
                     format!("the audit disk of node {id} hung, but it ended in another way than it should: {error}");
@@ -134,6 +141,15 @@ impl World {
     }
 }
 
+/// Whether a log says after this many bytes that its node has given the audit disk up.
+fn says_given_up(log: &Path, after: u64) -> io::Result<bool> {
+    let mut file = File::open(log)?;
+    file.seek(SeekFrom::Start(after))?;
+    let mut said = Vec::new();
+    file.read_to_end(&mut said)?;
+    Ok(String::from_utf8_lossy(&said).contains(GIVEN_UP))
+}
+
 /// The id of the thread of a process that writes the audit files.
 fn audit_thread(pid: u32) -> Option<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -149,6 +165,18 @@ mod tests {
     use std::{process, sync::mpsc, thread};
 
     use super::*;
+
+    #[test]
+    fn what_a_node_said_of_an_earlier_disk_does_not_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("node.log");
+        let line = format!("ERROR {GIVEN_UP} for 10s\n");
+        fs::write(&log, &line).unwrap();
+        let said = fs::metadata(&log).unwrap().len();
+        assert!(!says_given_up(&log, said).unwrap());
+        fs::write(&log, format!("{line}INFO stopping\n{line}")).unwrap();
+        assert!(says_given_up(&log, said).unwrap());
+    }
 
     #[test]
     fn the_thread_of_the_audit_files_is_found_by_its_name() {
