@@ -96,6 +96,8 @@ pub enum NoReply {
 struct Proposal {
     /// The term in which this node led when it was proposed.
     term: u64,
+    /// Whether what was proposed after it in this term must not be in the log without it. Then it stays if its caller goes away.
+    is_in_order: bool,
     /// The command as the entry will have it.
     command: Bytes,
     /// Units of work that it costs, as the table was when it was proposed, and with what was under way.
@@ -172,7 +174,7 @@ impl Proposer {
     }
 
     /// The same, but only while this node leads in this term, if one is given. Of the commands of a term that are proposed one after the
-    /// other, each at the first poll, the log has all or the first ones, in their order.
+    /// other, each at the first poll, the log has all or the first ones, in their order. So dropping the future withdraws none of these.
     pub async fn propose_in(
         &self,
         term: Option<u64>,
@@ -192,8 +194,16 @@ impl Proposer {
         let encoded = last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
         let units = self.units(&command);
         let growth = self.under_way.add(command.growth());
-        let proposal =
-            |reply| Proposal { term: leads_in, command: encoded, units, queued: Instant::now(), reply, growth };
+        let is_in_order = term.is_some();
+        let proposal = |reply| Proposal {
+            term: leads_in,
+            is_in_order,
+            command: encoded,
+            units,
+            queued: Instant::now(),
+            reply,
+            growth,
+        };
         ask(&self.queue, proposal, patience).await
     }
 
@@ -325,7 +335,7 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
             },
         };
 
-        if proposal.reply.is_closed() {
+        if proposal.reply.is_closed() && !proposal.is_in_order {
             // The caller has gone away before the command was sent, so the command is dropped.
             continue;
         }
@@ -472,6 +482,7 @@ mod tests {
         let close = || Command::Close { session: SessionId(1), by: None, reason: None };
         let wait = |command: Command| Proposal {
             term: 1,
+            is_in_order: false,
             command: encode_command(&command),
             units: 1,
             queued: Instant::now(),
@@ -514,6 +525,7 @@ mod tests {
             let growth = UnderWay::default().add(0);
             let proposal = Proposal {
                 term: 1,
+                is_in_order: false,
                 command: encode_command(&Command::Tick),
                 units: 1,
                 queued: Instant::now(),
@@ -538,8 +550,9 @@ mod tests {
             let (reply, caller) = oneshot::channel();
             callers.push(caller);
             let growth = UnderWay::default().add(0);
+            let command = encode_command(&open());
             let proposal =
-                Proposal { term: 1, command: encode_command(&open()), units, queued: Instant::now(), reply, growth };
+                Proposal { term: 1, is_in_order: false, command, units, queued: Instant::now(), reply, growth };
             proposer.queue.try_send(proposal).expect("there is room");
         }
         let mut over = None;
@@ -555,7 +568,8 @@ mod tests {
             let (reply, answer) = oneshot::channel();
             let growth = UnderWay::default().add(0);
             let command = encode_command(&open());
-            (Proposal { term, command, units: 1, queued: Instant::now(), reply, growth }, answer)
+            let queued = Instant::now();
+            (Proposal { term, is_in_order: false, command, units: 1, queued, reply, growth }, answer)
         };
         let (proposals, answers): (Vec<_>, Vec<_>) = [2, 4, 2, 4].map(proposal).into_iter().unzip();
         let taken = in_term(4, proposals).expect("some are of this term");
@@ -579,6 +593,20 @@ mod tests {
         let present = proposer.propose_in(Some(4), open(), Duration::ZERO).await;
         assert_eq!(present.err(), Some(NoReply::Unknown), "it waits in the queue");
         assert_eq!(intake.0.try_recv().map(|proposal| proposal.term), Ok(4));
+    }
+
+    /// What was proposed behind it would take effect without it.
+    #[tokio::test]
+    async fn a_command_in_an_order_stays_when_its_caller_goes_away() {
+        let leadership = Arc::new(TermLeadership::new(4, Stamp(0), Environment::system()));
+        let (_lead, led) = watch::channel(Some(leadership));
+        let (proposer, mut intake) = Proposer::new(led, Arc::default());
+        for term in [None, Some(4), None] {
+            let gone = proposer.propose_in(term, open(), Duration::ZERO).await;
+            assert_eq!(gone.err(), Some(NoReply::Unknown));
+        }
+        let batch = next_batch(&mut intake.0, &mut None).await.expect("one has stayed");
+        assert_eq!(batch.iter().map(|proposal| proposal.is_in_order).collect::<Vec<_>>(), [true]);
     }
 
     /// Ranges that are empty when they are judged have what is under way before them when they are applied.
