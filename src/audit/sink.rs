@@ -4,7 +4,19 @@
 //! line is lost. A line that was not on the disk when the node crashed is made again, because the entries after the newest
 //! snapshot are applied again. Therefore the files must be synced before a snapshot counts ([`Sink::sync`]), and not more
 //! often. Lines that the files have already are skipped.
+//!
+//! A simulation has one thread, and its runs must repeat. There, the sink has no thread ([`Sink::simulate`]): what waits is written by the
+//! next [`Sink::look`], and by [`Sink::sync`] before it returns.
 
+#[cfg(debug_assertions)]
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 use std::{
     collections::VecDeque,
     io,
@@ -58,6 +70,8 @@ pub struct Sink {
 struct SharedBuffer {
     state: Mutex<BufferState>,
     changed: Condvar,
+    /// Writes the files if there is no thread for it. It is taken before the state is.
+    in_place: Mutex<Option<AuditWriter>>,
 }
 
 #[derive(Debug, Default)]
@@ -81,14 +95,38 @@ struct BufferState {
     failed: Option<SinkError>,
 }
 
+/// Whether the sinks of this process have no thread.
+#[cfg(debug_assertions)]
+static SIMULATED: AtomicBool = AtomicBool::new(false);
+
+/// The last sink without a thread in each directory.
+#[cfg(debug_assertions)]
+static IN_PLACE: Mutex<BTreeMap<PathBuf, Weak<SharedBuffer>>> = Mutex::new(BTreeMap::new());
+
 impl Sink {
     /// Time between two calls of [`Self::look`].
     pub const LOOK: Duration = Duration::from_millis(250);
 
+    /// From now on, the sinks of this process have no thread: lines are written, and the disk is waited for, on the threads of the callers.
+    /// A dropped sink writes nothing more, as after a crash. For simulations; it is not there in a release.
+    #[cfg(debug_assertions)]
+    pub fn simulate() {
+        SIMULATED.store(true, Ordering::Relaxed);
+    }
+
     /// Opens or creates the directory, and starts the thread. Blocks. `cluster` is the id, which the files name.
     pub fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
-        let writer = AuditWriter::open(directory, cluster, rotation)?;
         let shared = Arc::new(SharedBuffer::default());
+
+        #[cfg(debug_assertions)]
+        if SIMULATED.load(Ordering::Relaxed) {
+            shared.take_over(directory);
+            *shared.writer() = Some(AuditWriter::open(directory, cluster, rotation)?);
+            return Ok(Self { shared });
+        }
+
+        let writer = AuditWriter::open(directory, cluster, rotation)?;
+
         let of_thread = Arc::clone(&shared);
         let spawned = thread::Builder::new().name("audit".to_owned()).spawn(move || of_thread.run(writer));
         spawned.map_err(FileError::io(directory))?;
@@ -105,6 +143,10 @@ impl Sink {
                 bytes = state.bytes,
                 "the audit files are written too slowly: applying entries waits for them"
             );
+
+            drop(state);
+            self.shared.work_in_place();
+            state = self.shared.lock();
             while state.bytes >= BUFFER_BYTES_MAX && state.failed.is_none() {
                 state = self.shared.wait(state);
             }
@@ -132,7 +174,11 @@ impl Sink {
         let mut state = self.shared.lock();
         let wanted = state.handed;
         state.sync_wanted = state.sync_wanted.max(wanted);
+        drop(state);
         self.shared.changed.notify_all();
+        self.shared.work_in_place();
+
+        let mut state = self.shared.lock();
         while state.synced < wanted && state.failed.is_none() && !state.is_closed {
             state = self.shared.wait(state);
         }
@@ -146,6 +192,7 @@ impl Sink {
     /// The failure, once there is one. The node looks every [`Self::LOOK`]: a write that did not return for many looks is a failure,
     /// because the applier would wait for it without an end, and with a leader's applier the whole cluster.
     pub fn look(&self) -> Option<SinkError> {
+        self.shared.work_in_place();
         let mut state = self.shared.lock();
 
         let is_writing = state.steps % 2 == 1 && !Planted::HungAuditDiskAwaited.is_on();
@@ -165,9 +212,11 @@ impl Sink {
 
     /// Writes what was handed over, and ends the thread. Blocks for a few seconds at most, and not at all after a failure.
     pub fn close(&self) {
-        let mut state = self.shared.lock();
-        state.is_closing = true;
+        self.shared.lock().is_closing = true;
         self.shared.changed.notify_all();
+        self.shared.close_in_place();
+
+        let state = self.shared.lock();
         let open = |state: &mut BufferState| !state.is_closed && state.failed.is_none();
         let (_state, timeout) =
             self.shared.changed.wait_timeout_while(state, CLOSE_MAX, open).unwrap_or_else(PoisonError::into_inner);
@@ -177,9 +226,19 @@ impl Sink {
     }
 }
 
+impl BufferState {
+    fn has_work(&self) -> bool {
+        !self.groups.is_empty() || self.sync_wanted > self.synced || self.is_closing
+    }
+}
+
 impl SharedBuffer {
     fn lock(&self) -> MutexGuard<'_, BufferState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Option<AuditWriter>> {
+        self.in_place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, BufferState>) -> MutexGuard<'a, BufferState> {
@@ -190,7 +249,11 @@ impl SharedBuffer {
         let failed = self.write_all(&mut writer).err();
         // The directory must be free before the end is announced.
         drop(writer);
+        self.end(failed);
+    }
 
+    /// Announces that nothing more is written.
+    fn end(&self, failed: Option<FileError>) {
         let mut state = self.lock();
         if let Some(error) = failed {
             state.failed = Some(SinkError(error.to_string()));
@@ -204,41 +267,80 @@ impl SharedBuffer {
 
     fn write_all(&self, writer: &mut AuditWriter) -> Result<(), FileError> {
         loop {
-            let (groups, sync, handed, closing) = {
-                let mut state = self.lock();
-                while state.groups.is_empty() && state.sync_wanted <= state.synced && !state.is_closing {
-                    state = self.wait(state);
-                }
-                // A stalled write that returned after all: the node has given up the files by now.
-                if state.failed.is_some() {
-                    return Ok(());
-                }
-                state.steps += 1;
-                let groups = std::mem::take(&mut state.groups);
-                (groups, state.sync_wanted > state.synced || state.is_closing, state.handed, state.is_closing)
-            };
-
-            let mut written = 0;
-            for (place, lines) in groups {
-                written += lines.len();
-                write_new(writer, place, &lines)?;
-            }
-
-            if sync {
-                writer.sync()?;
-            }
-
             let mut state = self.lock();
-            state.steps += 1;
-            state.bytes -= written;
-            if sync {
-                state.synced = handed;
+            while !state.has_work() {
+                state = self.wait(state);
             }
-            drop(state);
-            self.changed.notify_all();
-            if closing && self.lock().groups.is_empty() {
+
+            // A stalled write that returned after all: the node has given up the files by now.
+            if state.failed.is_some() {
                 return Ok(());
             }
+            let is_closing = state.is_closing;
+            self.write_waiting(writer, state)?;
+            if is_closing && self.lock().groups.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes the lines that wait, and syncs the files if somebody wants it.
+    fn write_waiting(&self, writer: &mut AuditWriter, mut state: MutexGuard<'_, BufferState>) -> Result<(), FileError> {
+        state.steps += 1;
+        let groups = std::mem::take(&mut state.groups);
+        let is_sync_wanted = state.sync_wanted > state.synced || state.is_closing;
+        let handed = state.handed;
+        drop(state);
+
+        let mut written = 0;
+        for (place, lines) in groups {
+            written += lines.len();
+            write_new(writer, place, &lines)?;
+        }
+
+        if is_sync_wanted {
+            writer.sync()?;
+        }
+
+        let mut state = self.lock();
+        state.steps += 1;
+        state.bytes -= written;
+        if is_sync_wanted {
+            state.synced = handed;
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Takes the files from the sink before it in this directory, as the end of its process does: something may have that sink still.
+    #[cfg(debug_assertions)]
+    fn take_over(self: &Arc<Self>, directory: &Path) {
+        let mut sinks = IN_PLACE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = sinks.insert(directory.to_owned(), Arc::downgrade(self)).and_then(|it| it.upgrade()) {
+            *before.writer() = None;
+        }
+    }
+
+    /// Does now what the thread would do, if there is none.
+    fn work_in_place(&self) {
+        let mut writer = self.writer();
+        let Some(open) = writer.as_mut() else { return };
+        let state = self.lock();
+        if state.failed.is_some() || !state.has_work() {
+            return;
+        }
+        if let Err(error) = self.write_waiting(open, state) {
+            *writer = None;
+            self.end(Some(error));
+        }
+    }
+
+    /// Writes what waits, and ends, if there is no thread.
+    fn close_in_place(&self) {
+        self.work_in_place();
+        if self.writer().take().is_some() {
+            self.end(None);
         }
     }
 }
@@ -300,7 +402,7 @@ mod tests {
     /// A sink whose thread works on the disk for ever.
     fn stalled() -> Sink {
         let state = BufferState { steps: 7, bytes: BUFFER_BYTES_MAX, ..BufferState::default() };
-        Sink { shared: Arc::new(SharedBuffer { state: Mutex::new(state), changed: Condvar::new() }) }
+        Sink { shared: Arc::new(SharedBuffer { state: Mutex::new(state), ..SharedBuffer::default() }) }
     }
 
     #[test]
@@ -346,5 +448,60 @@ mod tests {
         let steps = idle.shared.lock().steps;
         assert!(steps >= 2 && steps.is_multiple_of(2), "{steps}");
         idle.close();
+    }
+
+    fn writer(directory: &Path) -> AuditWriter {
+        AuditWriter::open(directory, "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap()
+    }
+
+    /// The same as in a simulation; [`Sink::simulate`] would change the sinks of all tests of this process.
+    fn without_thread(directory: &Path) -> Sink {
+        let writer = writer(directory);
+        Sink { shared: Arc::new(SharedBuffer { in_place: Mutex::new(Some(writer)), ..SharedBuffer::default() }) }
+    }
+
+    fn push_next(sink: &Sink, head: &mut Head) {
+        let before = *head;
+        let mut line = Vec::new();
+        head.push(AuditLine::new(super::super::AuditEvent::Note), &mut line);
+        sink.push(ChainPlace { before, after: *head, token: 0, ticket: 0 }, line);
+    }
+
+    #[test]
+    fn without_a_thread_lines_are_written_by_the_looks_and_a_dropped_sink_writes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let written = || writer(directory.path()).last;
+        let mut head = Head::genesis("c");
+
+        let sink = without_thread(directory.path());
+        push_next(&sink, &mut head);
+        assert_eq!(sink.look(), None);
+        let looked_at = head;
+        push_next(&sink, &mut head);
+        drop(sink);
+        assert_eq!(written(), Some(looked_at));
+
+        // A sync and the end write what waits. A node that starts again makes its lines again.
+        let mut head = looked_at;
+        let sink = without_thread(directory.path());
+        push_next(&sink, &mut head);
+        sink.sync().unwrap();
+        push_next(&sink, &mut head);
+        sink.close();
+        assert_eq!(written(), Some(head), "the directory is free, though the sink is still there");
+        assert_eq!(sink.look(), None);
+    }
+
+    #[test]
+    fn without_a_thread_a_full_buffer_is_written_by_the_applier() {
+        let directory = tempfile::tempdir().unwrap();
+        let sink = without_thread(directory.path());
+        let mut head = Head::genesis("c");
+        push_next(&sink, &mut head);
+        sink.shared.lock().bytes = BUFFER_BYTES_MAX;
+        push_next(&sink, &mut head);
+
+        let state = sink.shared.lock();
+        assert_eq!((state.groups.len(), state.steps), (1, 2));
     }
 }

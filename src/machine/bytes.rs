@@ -38,7 +38,11 @@ impl Machine {
     /// The table does not use it for decisions: two commands that are under way at the same time may together exceed a limit by the amount
     /// that one of them asks for.
     pub fn usage(&self, owner: &Identity) -> Usage {
-        self.sessions.ledger().usage(owner)
+        let usage = self.sessions.ledger().usage(owner);
+        if Planted::OthersSessionsCounted.is_on() {
+            return Usage { sessions: self.sessions.ordinary() as u64, ..usage };
+        }
+        usage
     }
 
     /// Bytes of all records together. A lock that several sessions hold counts once, with its lock.

@@ -225,7 +225,9 @@ impl Machine {
             Record::Entry { key, entry } => {
                 let lease = entry.lease.map(|lease| Lease { session: another(lease.session), ..lease });
                 let until = entry.until.map(|until| self.restored_until(until, restore));
-                Record::Entry { key, entry: Arc::new(Entry { lease, until, ..Entry::clone(&entry) }) }
+                let last = Revision(self.restored_last_token(first).0);
+                let modified = if Planted::RestoredRevisionsAnew.is_on() { last } else { entry.modified };
+                Record::Entry { key, entry: Arc::new(Entry { lease, until, modified, ..Entry::clone(&entry) }) }
             }
             Record::Resized { ref name, .. } => {
                 let is_used = |lock: &ActiveLock| lock.is_held() || lock.data().is_some();

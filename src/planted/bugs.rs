@@ -200,8 +200,28 @@ planted! {
         RestoredUnnamed = "restored-unnamed",
         /// A restored cluster lets a watch go on after a revision of the lost one, with a gap.
         RestoredHistoryGoesOn = "restored-history-goes-on",
+        /// The entries of a restored cluster have a later revision than the one at which their clients wrote them.
+        RestoredRevisionsAnew = "restored-revisions-anew",
         /// A remembered reply answers another request under the same id.
         ReplyToAnotherRequest = "reply-to-another-request",
+
+        // Values at the edges of fields.
+        /// A transaction may have one compare, or one operation of a branch, beyond the limit.
+        TxnOverByOne = "txn-over-by-one",
+        /// A prefix that has as many bytes as it may have is refused.
+        LongestPrefixRefused = "longest-prefix-refused",
+        /// A semaphore of no permits is taken for one of a single permit.
+        NoPermitsAsOne = "no-permits-as-one",
+
+        // Limits of identities.
+        /// A limit of an identity is compared with what the identity has, without what it asks for: it may have one more.
+        AskedForUncounted = "asked-for-uncounted",
+        /// The sessions of all clients count for the limit of each identity.
+        OthersSessionsCounted = "others-sessions-counted",
+        /// An identity that pauses may make any number of calls at once.
+        SavedCallsUnbounded = "saved-calls-unbounded",
+        /// The calls that an identity has made are given back at half the rate.
+        CallsGivenBackSlowly = "calls-given-back-slowly",
 
         // The applied table, watches and the audit trail.
         /// The audit trail has a line of an operator's act that was refused.
@@ -345,6 +365,16 @@ planted! {
         VersionRaisedEarly = "version-raised-early",
         /// The log of a restored cluster goes on at the next index of the copy, as that of another one does.
         FoundedAtOldIndex = "founded-at-old-index",
+        /// The log of a restored cluster begins so high that no new member takes its entries.
+        FoundedBeyondReach = "founded-beyond-reach",
+        /// A recovery does not apply the first entry after the snapshot.
+        RecoveryPassesEntry = "recovery-passes-entry",
+        /// A recovery ends with the snapshot, unless the operator names another entry: what came after it is lost.
+        RecoveryForgetsLog = "recovery-forgets-log",
+        /// A snapshot counts before the audit lines of its entries are on the disk.
+        SnapshotBeforeAuditSync = "snapshot-before-audit-sync",
+        /// A recovery makes the audit lines of the log as those of no cluster, if the trail begins there.
+        RecoveredTrailOfNobody = "recovered-trail-of-nobody",
         /// Now and then an entry of the log lacks its last byte: no node can read it.
         EntryCutShort = "entry-cut-short",
         /// A command is proposed that is beyond a limit, or cannot be read again.

@@ -18,7 +18,7 @@ use crate::{
     hostile,
     keyspace::words::Words,
     node::RECOVERED,
-    rights, tally,
+    rights, tally, trail,
 };
 
 /// One vacuous run of this number is no failure. More mean that the faults do not hit, or that the clients do nothing.
@@ -38,6 +38,8 @@ const RUNS_WITH_ALL_CHANGES: u64 = 20;
 
 /// In this many runs, a cluster goes on from what the loss of a majority has left.
 const RUNS_WITH_A_RECOVERY: u64 = 20;
+/// In this many runs, nodes write audit trails.
+const RUNS_WITH_A_TRAIL: u64 = 20;
 
 /// Runs per progress line.
 const PROGRESS_EVERY: u64 = 20;
@@ -148,6 +150,8 @@ impl Results {
 
         let is_missing = self.runs >= RUNS_WITH_A_RECOVERY && count(RECOVERED) == 0;
         assert!(!is_missing, "in {} runs there were no {RECOVERED}", self.runs);
+        let is_missing = self.runs >= RUNS_WITH_A_TRAIL && count(trail::VERIFIED) == 0;
+        assert!(!is_missing, "in {} runs there were no {}", self.runs, trail::VERIFIED);
 
         let is_drawn = |call: &&&str| !changes::REQUESTS.contains(call);
         let requests = lockkeeper::server::REQUESTS.iter().filter(is_drawn);

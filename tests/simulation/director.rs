@@ -62,6 +62,8 @@ const COMPARE_AT_END: Duration = Duration::from_secs(10);
 const RESTART: &str = "restart-at-rest";
 const SNAPSHOT_BOUND: Duration = Duration::from_secs(5);
 const DOWN: Duration = Duration::from_millis(300);
+/// By then each node has written the lines of its audit trail: its process looks four times a second.
+const WRITTEN: Duration = Duration::from_secs(1);
 
 /// Runs the schedule, on its own host.
 pub(crate) struct Director {
@@ -205,7 +207,19 @@ impl Director {
         self.expect(restored.is_ok(), &restored.err().unwrap_or_default());
         let is_equal = world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await;
         self.expect(is_equal, "after the last restore, not all nodes came to the same index");
+        self.await_audit_lines(world).await;
         self.nemesis.fact(Fact::End);
+    }
+
+    /// Lets the nodes write the lines that they have made, if they write audit trails.
+    async fn await_audit_lines(&self, world: &World) {
+        if self.plan.audit_file_bytes.is_none() {
+            return;
+        }
+        for node in world.living() {
+            world.site(node).expect_written_lines();
+        }
+        sleep(WRITTEN).await;
     }
 
     /// Loses the cluster and restores it, while somebody holds locks; then, in some runs, a majority of it.

@@ -11,6 +11,7 @@
 //! * `signals`: clients of Redis that wait, for items and for messages;
 //! * `rights`: clients with identities, and a policy that says what they may do;
 //! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule; `restore`, `recover`: losses at its end;
+//! * `trail`: the audit trails of the nodes, and their files;
 //! * `run`: one run, from set-up to verdict, by the same checker as real runs;
 //! * `tally`: what the nodes counted;
 //! * `trace`: the events, one a line; `child`: a run in its own process; `batch`: many runs;
@@ -18,7 +19,8 @@
 //!
 //! `scripts/simulate.sh` replays a seed, or runs a given number of fresh seeds.
 //!
-//! Deliberately absent: sled, and so the effects of a disk on files (`tests/power` covers them).
+//! Deliberately absent: sled, and so the effects of a disk on files (`tests/power` covers them). Only the audit files lose what was not
+//! synced.
 
 #![cfg(target_os = "linux")]
 // The whole server and its clients in one future, many layers deep.
@@ -66,6 +68,7 @@ mod suite;
 mod system;
 mod tally;
 mod trace;
+mod trail;
 mod znode_session;
 mod zookeeper;
 

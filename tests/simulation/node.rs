@@ -14,7 +14,9 @@ use std::{
 };
 
 use lockkeeper::{
-    config::{Config, ConfiguredMember, DynamodbConfig, EtcdConfig, RaftConfig, RedisConfig, ZookeeperConfig},
+    config::{
+        AuditConfig, Config, ConfiguredMember, DynamodbConfig, EtcdConfig, RaftConfig, RedisConfig, ZookeeperConfig,
+    },
     environment::{Blocking, Clock, Environment, Random, Tasks},
     machine::Limits,
     raft::{
@@ -38,6 +40,7 @@ use crate::{
     rights,
     scarcity::Scarcity,
     system, trace,
+    trail::{self, MadeLines, TrailPlace},
 };
 
 pub(crate) use stopped::{LeftDirectory, RECOVERED};
@@ -62,6 +65,10 @@ pub(crate) struct Site {
     sockets: Mutex<Option<Sockets>>,
     seed: u64,
     directory: PathBuf,
+    /// The size at which an audit file is followed by another one, if it writes an audit trail.
+    audit_file_bytes: Option<u64>,
+    /// Decides what its audit files lose in a crash.
+    power: Mutex<StdRng>,
     may_end: AtomicBool,
     has_ended: AtomicBool,
 }
@@ -188,8 +195,55 @@ impl Site {
             sockets: Mutex::default(),
             seed,
             directory,
+            audit_file_bytes: None,
+            power: Mutex::new(StdRng::seed_from_u64(seed ^ 0xb1ac_0047)),
             may_end: AtomicBool::default(),
             has_ended: AtomicBool::default(),
+        }
+    }
+
+    /// Makes it write an audit trail, if a size of its files is given.
+    pub(crate) fn with_trail(self, audit_file_bytes: Option<u64>) -> Self {
+        Self { audit_file_bytes, ..self }
+    }
+
+    /// The directory of its audit files in a cluster that was made anew so often: an operator moves those of a lost cluster aside.
+    pub(crate) fn audit_directory(&self, generation: usize) -> PathBuf {
+        self.directory.join(format!("audit-{generation}"))
+    }
+
+    fn audit(&self, generation: usize) -> AuditConfig {
+        match self.audit_file_bytes {
+            Some(file_bytes) => AuditConfig { directory: self.audit_directory(generation), file_bytes, files_kept: 0 },
+            None => AuditConfig::default(),
+        }
+    }
+
+    fn trail_place(&self, generation: usize) -> TrailPlace {
+        TrailPlace { generation, node: self.id() }
+    }
+
+    /// Its audit files must soon have all lines that it has made by now. Its process must run.
+    pub(crate) fn expect_written_lines(&self) {
+        let place = self.trail_place(self.data().generation);
+        self.ledger.lines().expect_written(place);
+    }
+
+    /// A cluster is made of this copy of the one that this node belongs to.
+    pub(crate) fn note_copy(&self, generation: usize, from: usize, copy: &Applied) {
+        self.ledger.lines().copied(generation, from, copy);
+    }
+
+    /// Its process was killed, or its machine lost its power: what was not synced may be gone.
+    pub(crate) fn crash(&self) {
+        self.disk().crash();
+
+        let directory = self.audit_directory(self.data().generation);
+        let mut power = self.power.lock().expect("nothing panics while it has the random numbers");
+        let lost = trail::lose_unsynced(&directory, &mut power).expect("the files of a run can be cut");
+        if lost > 0 {
+            trace::say(&network::node_host(self.id()), format_args!("its audit files lost {lost} bytes"));
+            self.ledger.lines().lost(lost);
         }
     }
 
@@ -275,6 +329,11 @@ impl Site {
         &self.directory
     }
 
+    /// How often its cluster was made anew.
+    pub(crate) fn generation(&self) -> usize {
+        self.data().generation
+    }
+
     fn has_lost_data(&self) -> bool {
         self.own.lock().expect("nothing panics while it has the data").is_some()
     }
@@ -325,6 +384,10 @@ impl Site {
     /// Runs the node's process, until it fails or the simulation kills it.
     async fn serve(self: Arc<Self>, mut sockets: Sockets) -> turmoil::Result {
         let Data { disk, identity, generation, directory } = self.start();
+        let snapshots = SnapshotStore::open_with(&directory, Blocking::Here)?;
+        let lines = snapshots.latest().map_or(0, |latest| latest.trail().head().lines);
+        self.ledger.lines().started(self.trail_place(generation), lines);
+
         let further = FurtherParts {
             limits: Some(self.limits()),
             dynamodb: Some(sockets.door(ContendedProtocol::DynamoDb.port())),
@@ -335,14 +398,18 @@ impl Site {
             ..FurtherParts::default()
         };
         let parts = Parts {
-            config: Config { cluster_id: identity.cluster_id().to_string(), ..self.config.clone() },
+            config: Config {
+                cluster_id: identity.cluster_id().to_string(),
+                audit: self.audit(generation),
+                ..self.config.clone()
+            },
             clients: sockets.door(CLIENT_PORT),
             peers: sockets.door(PEER_PORT),
             connector: sockets.dialer(),
             environment: self.environment.clone(),
             identity,
             log: Log::open(&disk),
-            snapshots: SnapshotStore::open_with(&directory, Blocking::Here)?,
+            snapshots,
             disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
             further,
         };
@@ -414,6 +481,7 @@ pub(crate) struct Ledger {
     troubles: Mutex<Vec<String>>,
     installed: AtomicU64,
     recoveries: Mutex<BTreeMap<&'static str, u64>>,
+    lines: Mutex<MadeLines>,
 }
 
 impl Ledger {
@@ -435,6 +503,11 @@ impl Ledger {
     /// What the recoveries of lost majorities were about.
     pub(crate) fn recoveries(&self) -> BTreeMap<&'static str, u64> {
         self.recoveries.lock().expect("nothing panics while it has them").clone()
+    }
+
+    /// The lines of the audit trails that the nodes made.
+    pub(crate) fn lines(&self) -> MutexGuard<'_, MadeLines> {
+        self.lines.lock().expect("nothing panics while it has the lines")
     }
 
     /// The history of the keyspace of the cluster that the clients used: of the first generation.
@@ -498,6 +571,10 @@ impl Inspector {
             unit_ns: site.pace.unit_ns,
         }
     }
+
+    fn trail_place(&self) -> TrailPlace {
+        TrailPlace { generation: self.generation, node: self.node }
+    }
 }
 
 impl Inspect for Inspector {
@@ -507,6 +584,7 @@ impl Inspect for Inspector {
         let hash = if is_looked_at { applied.machine.hash() } else { 0 };
         trace::say(&network::node_host(self.node), format_args!("applied {index}, table {hash:016x}"));
         let is_first = self.ledger.note(self.node, self.generation, index, with_trail(hash, applied));
+        self.ledger.lines().changed(self.trail_place(), applied, system::elapsed());
         self.load.apply(units as u64, self.unit_ns);
         let follows = self.ledger.follow(self.generation, applied);
         if let Err(broken) = follows {
@@ -530,6 +608,8 @@ impl Inspect for Inspector {
     }
 
     fn lasted(&self, in_place: bool) -> Duration {
+        // Only entries last, and by now their lines were handed over.
+        self.ledger.lines().handed_over(self.trail_place());
         self.load.applied(in_place)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) is_watched_for_long: bool,
     /// Whether a majority of the last cluster is lost for good at the end.
     pub(crate) loses_majority: bool,
+    /// The size at which an audit file is followed by another one, bytes, if the nodes write audit trails.
+    pub(crate) audit_file_bytes: Option<u64>,
 }
 
 impl Plan {
@@ -59,6 +61,15 @@ impl Plan {
             is_watched_for_long: random.random_range(0..4) == 0,
             // Its own generator: what else a seed draws stays as it was.
             loses_majority: StdRng::seed_from_u64(seed ^ 0x4ec0).random_bool(0.5),
+            audit_file_bytes: draw_audit_file_bytes(seed),
         }
     }
+}
+
+/// Half of the runs have audit trails. It has its own generator, too.
+fn draw_audit_file_bytes(seed: u64) -> Option<u64> {
+    let mut random = StdRng::seed_from_u64(seed ^ 0xa0d1);
+    let is_audited = random.random_bool(0.5);
+    let file_bytes = *[4 << 10, 64 << 10, 64 << 20].choose(&mut random).expect("it is not empty");
+    is_audited.then_some(file_bytes)
 }

@@ -76,7 +76,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 46] = [
+const CASES: [(Planted, Evidence); 55] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -124,6 +124,19 @@ const CASES: [(Planted, Evidence); 46] = [
     (Planted::RestoredOpensAtOnce, Violated(Property::NoEarlyExpiry)),
     (Planted::RestoredRenews, Error("has had since")),
     (Planted::RestoredUnnamed, Violated(Property::NoEarlyExpiry)),
+    // What a cluster that was recovered knows of the one whose majority was lost.
+    (Planted::RecoveryPassesEntry, Error("left show another table at index")),
+    (Planted::RecoveryForgetsLog, Error("the cluster that was recovered has None in the place of")),
+    (Planted::RestoredRevisionsAnew, Error("the cluster that was recovered has Some")),
+    (Planted::FoundedBeyondReach, Error("did not become a voter of the cluster that was recovered")),
+    // The audit trail.
+    (Planted::SnapshotBeforeAuditSync, Error("for which it got no snapshot")),
+    // What is documented of the edges of fields.
+    (Planted::LongestPrefixRefused, Error("of 512, where 0 to 512 are allowed, was refused")),
+    (Planted::NoPermitsAsOne, Error("permits of 0, where 1 to")),
+    // What the limits of identities allow.
+    (Planted::AskedForUncounted, Error("and the table has")),
+    (Planted::OthersSessionsCounted, Error("identity_sessions refused what is within")),
     // What an entry of the log is, and what it costs.
     (Planted::EntryCutShort, Violated(Property::Applicable)),
     (Planted::EntriesUnderWayUncounted, Violated(Property::Bounded)),

@@ -168,7 +168,9 @@ impl World {
         sleep(Duration::from_millis(random.random_range(LOST_MS))).await;
 
         let (node, directory, remains) = self.best_left(left)?;
-        self.site(node).judge_remains(&directory, &remains)?;
+        let site = self.site(node);
+        site.judge_remains(&directory, &remains)?;
+        site.note_copy(GENERATION, site.generation(), &remains.applied);
         let closed_for = self.go_on(node, &remains, random);
         let closed_for = closed_for.map_err(|error| format!("no cluster was made of node {node}: {error}"))?;
 

@@ -150,6 +150,8 @@ impl World {
         let path = self.site(nodes[0]).directory().join("backup");
         fs::write(&path, saved)?;
         let BackupFile { applied, .. } = BackupFile::read(&path)?;
+        // It is of the first cluster, each time.
+        self.site(nodes[0]).note_copy(time, 0, &applied);
         let cluster = new_cluster(&applied, &format!("restored-{time}"), &nodes, &mut self.random)?;
 
         let is_last = time == TIMES && nodes.len() >= MEMBERS_MIN;

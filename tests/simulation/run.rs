@@ -25,6 +25,7 @@ use lockkeeper::{
     planted::planted,
     raft::proposals::proposer::BATCH_UNITS,
 };
+use lockkeeper_audit::Sink;
 use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +52,7 @@ use crate::{
     system,
     tally::{self, Tally},
     trace,
+    trail::{TrailFindings, TrailPlace},
 };
 
 /// One step of the network and the hosts. The minimal message latency is not shorter: so no message arrives before its cause.
@@ -86,7 +88,8 @@ pub(crate) struct Outcome {
     pub(crate) summary: Summary,
     pub(crate) simulated: Duration,
     /// Entries applied; snapshots installed; writes lost in crashes; writes refused by fences; late writes accepted without a fence;
-    /// changes of the membership by kind; recoveries of a lost majority; what the clients of the keyspace saw.
+    /// changes of the membership by kind; recoveries of a lost majority; what the clients of the keyspace saw; what was verified of the
+    /// audit trails.
     pub(crate) counts: Vec<(String, u64)>,
 }
 
@@ -120,6 +123,7 @@ impl Outcome {
 pub(crate) fn run(plan: Plan, directory: &Path) -> std::io::Result<Outcome> {
     trace::say("plan", format_args!("{plan:?}"));
     plan.scarcity.capacity.simulate();
+    Sink::simulate();
     let mut stage = Stage::set(plan, directory)?;
     let ended = stage.play();
     stage.judge(ended)
@@ -273,7 +277,7 @@ impl Stage {
         let pace = plan.pace(node);
         let raft = plan.raft.clone();
         let site = Site::new(node, origin, raft, disk, directory, ledger, gates.clone(), scarcity, pace, seed);
-        let site = Arc::new(site);
+        let site = Arc::new(site.with_trail(plan.audit_file_bytes));
         self.sites.borrow_mut().push(Arc::clone(&site));
         self.sim.host(network::node_host(node), move || Arc::clone(&site).run_machine());
     }
@@ -341,7 +345,7 @@ impl Stage {
                 sim.crash(host.as_str());
                 if let Some(site) = self.sites.borrow().iter().find(|site| network::node_host(site.id()) == host) {
                     processes.remove(&site.id());
-                    site.disk().crash();
+                    site.crash();
                 }
             }
             Order::LoseData(node) => self.sites.borrow()[node as usize - 1].lose_data(plan.sync_ms),
@@ -383,6 +387,15 @@ impl Stage {
         self.sites.borrow().iter().flat_map(of_node).collect()
     }
 
+    /// Verifies the audit trails. Nothing is found if this run has none.
+    fn verify_trails(&self, history: &History) -> Option<TrailFindings> {
+        self.plan.audit_file_bytes?;
+        let directory = |TrailPlace { generation, node }: TrailPlace| {
+            self.sites.borrow()[node as usize - 1].audit_directory(generation)
+        };
+        Some(TrailFindings::verify(&self.ledger.lines(), directory, history))
+    }
+
     fn judge(self, ended: turmoil::Result) -> std::io::Result<Outcome> {
         let liveness_bound_ms = u64::try_from(LIVENESS_BOUND.as_millis()).expect("a few seconds");
         let meta = Meta {
@@ -415,6 +428,8 @@ impl Stage {
         troubles.extend(self.keyspace.complaints(&self.ledger.truth()));
         troubles.extend(ended.err().map(|error| error.to_string()));
         let history = History::read(&*lines).map_err(std::io::Error::other)?;
+        let trails = self.verify_trails(&history);
+        troubles.extend(trails.iter().flat_map(TrailFindings::complaints).cloned());
         let findings = checker::check(&history).map_err(std::io::Error::other)?;
         troubles.extend(findings.iter().filter_map(convicted));
         let is_violated = |finding: &&Finding| matches!(finding.verdict, Verdict::Violated(_));
@@ -425,6 +440,7 @@ impl Stage {
         missing.extend(self.rights.missing());
         missing.extend(self.signals.missing());
         missing.extend(self.contention.missing());
+        missing.extend(trails.iter().flat_map(TrailFindings::missing));
         let changes = self.changes.borrow();
         if changes.is_empty() {
             missing.push("no change of the membership".to_owned());
@@ -453,7 +469,8 @@ impl Stage {
             .map(|(what, count)| (what.to_owned(), count))
             .chain(self.contention.counts())
             .chain(self.rights.counts())
-            .chain(self.signals.counts());
+            .chain(self.signals.counts())
+            .chain(trails.iter().flat_map(TrailFindings::counts));
         let words = self.keyspace.words();
         let words = words.counts().map(|(word, count)| (format!("{}{word}", tally::WORD), count));
         let tally = self.tally();

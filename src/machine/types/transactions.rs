@@ -334,9 +334,10 @@ impl Txn {
     }
 
     fn ensure_bounded(&self) -> Result<(), InvalidTxn> {
+        let most = TXN_OPERATIONS_MAX + usize::from(Planted::TxnOverByOne.is_on());
         let operations = self.then.len().max(self.otherwise.len());
         for (what, count) in [("compares", self.compares.len()), ("operations", operations)] {
-            if count > TXN_OPERATIONS_MAX {
+            if count > most {
                 return Err(InvalidTxn::TooManyOperations { what, count });
             }
         }

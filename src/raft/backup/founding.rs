@@ -135,7 +135,12 @@ fn first_index(at: WallTime, copied: u64) -> u64 {
     if Planted::FoundedAtOldIndex.is_on() {
         return copied + 1;
     }
-    let by_time = first_at(at) / TOKENS_PER_INDEX;
+    let first = first_at(at);
+    let by_time = if Planted::FoundedBeyondReach.is_on() {
+        first.saturating_mul(TOKENS_PER_INDEX)
+    } else {
+        first / TOKENS_PER_INDEX
+    };
     if by_time > copied { by_time } else { copied.saturating_add(INDEX_STEP) }
 }
 

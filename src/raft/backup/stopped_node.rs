@@ -27,6 +27,7 @@ use crate::{
     types::{self, LogId, Vote},
 };
 use lockkeeper_machine::Versions;
+use lockkeeper_planted::Planted;
 use lockkeeper_storage::database::{LockFile, NotLocked};
 use lockkeeper_table::{Applied, AppliedVersion, Audit, Table};
 
@@ -136,7 +137,8 @@ impl StoppedNodeData {
         let identity = NodeIdentity::read(directory)?.ok_or_else(nothing)?;
         // It makes the audit lines that the node's table made, and writes none. If the trail begins in the log, its hashes follow from this
         // id.
-        let table = Arc::new(Table::default().with_audit(Audit::new(identity.cluster_id.as_str(), None)));
+        let cluster = if Planted::RecoveredTrailOfNobody.is_on() { "" } else { identity.cluster_id.as_str() };
+        let table = Arc::new(Table::default().with_audit(Audit::new(cluster, None)));
         let snapshot = match newest_in(&directory.join("snapshots")).map_err(failed)? {
             None => None,
             Some(path) => restore(&table, &path)?,
@@ -155,6 +157,8 @@ impl StoppedNodeData {
             | LogOpenError::Io { .. }) => damaged(other.to_string()),
         })?;
 
+        let at_snapshot = || Planted::RecoveryForgetsLog.is_on().then(|| index(snapshot));
+        let through = through.or_else(at_snapshot);
         let read = replay(log.clone(), &table, snapshot, through).await;
         let closed = log.close().await;
         let (vote, in_log, committed) = read.map_err(|error| match table.unapplied() {
@@ -221,7 +225,8 @@ async fn replay(
     let mut reader = log.get_log_reader().await;
     let vote = reader.read_vote().await?;
 
-    let first = snapshot.map_or(0, |last| last.index.saturating_add(1));
+    let passed = u64::from(Planted::RecoveryPassesEntry.is_on());
+    let first = snapshot.map_or(0, |last| last.index.saturating_add(1 + passed));
     let entries = reader.entries_stream(first..).await;
     pin_mut!(entries);
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use lockkeeper_machine::Identity;
+use lockkeeper_planted::Planted;
 
 /// Maximum number of identities whose calls are counted. Beyond it, those that paused are forgotten: a full bucket is like none.
 const IDENTITIES: usize = 4096;
@@ -26,7 +27,9 @@ impl Bucket {
     fn fill(&mut self, per_second: f64, now: Instant) {
         self.most = per_second * BURST_SECONDS;
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.left = (self.left + since * per_second).min(self.most);
+        let given_back = if Planted::CallsGivenBackSlowly.is_on() { per_second / 2.0 } else { per_second };
+        let most = if Planted::SavedCallsUnbounded.is_on() { f64::INFINITY } else { self.most };
+        self.left = (self.left + since * given_back).min(most);
         self.filled = now;
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::api::Error;
 use lockkeeper_machine::*;
+use lockkeeper_planted::Planted;
 use lockkeeper_proto::v1::{self, mode};
 
 pub(crate) fn session_id(text: &str) -> Result<SessionId, Error> {
@@ -98,7 +99,8 @@ pub(crate) fn known_mode(message: v1::Mode, limit: &str) -> Result<Option<Mode>,
         Some(mode::Kind::Exclusive(_)) => Some(Mode::Exclusive),
         Some(mode::Kind::Shared(_)) => Some(Mode::Shared),
         Some(mode::Kind::Permit(permit)) => {
-            Some(Mode::Permit(Permits::new(permit.limit).map_err(Error::invalid_value(limit))?))
+            let least = u32::from(Planted::NoPermitsAsOne.is_on());
+            Some(Mode::Permit(Permits::new(permit.limit.max(least)).map_err(Error::invalid_value(limit))?))
         }
     })
 }

@@ -5,6 +5,7 @@ use tonic::{Response, Status, transport::Channel};
 use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, convert::*, replies::*, views::*};
 use crate::api::{Error, requests::*};
 use lockkeeper_machine::*;
+use lockkeeper_planted::Planted;
 use lockkeeper_proto::v1::{
     self, acquire_request, acquire_response,
     busiest_response::{BusyLock as WireBusyLock, LongWait as WireLongWait, Totals as WireTotals},
@@ -518,8 +519,9 @@ impl Forward for LiftDelay {
 
 /// Refuses a prefix that no name of a lock can have.
 fn ensure_prefix(prefix: &str) -> Result<(), Error> {
+    let refused_below = usize::from(Planted::LongestPrefixRefused.is_on());
     match prefix.len() {
-        ..=NAME_BYTES_MAX => Ok(()),
+        bytes if bytes + refused_below <= NAME_BYTES_MAX => Ok(()),
         bytes => Err(Error::invalid(
             "prefix",
             format!("has {bytes} bytes: the limit is {NAME_BYTES_MAX}, that of a lock's name"),
