@@ -282,13 +282,18 @@ async fn stay(client: &mut WaitingClient, mut connection: Connection, judge: &Me
         }
     }
 
-    // Who is still answered was to receive the last message.
+    // Who is still answered was to receive the last message, if it was sent after the subscription was there.
     if is_last
         && connection.send(&["PING"]).await.is_ok()
         && in_time(async { connection.reply().await.ok() }).await.is_some()
     {
         let mut seen = judge.seen();
-        let what = format!("{:?} is connected, and has not received the last message", seen.subscriptions[place]);
+        let subscription = &seen.subscriptions[place];
+        let is_owed = |message: &&Published| {
+            message.is_last && channels.contains(&message.channel) && message.sent >= subscription.acknowledged
+        };
+        let Some(owed) = seen.published.values().find(is_owed) else { return };
+        let what = format!("{subscription:?} is connected, and has not received the last message, {owed:?}");
         seen.complaints.push(what);
     }
 }
