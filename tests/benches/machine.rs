@@ -159,36 +159,43 @@ fn apply(criterion: &mut Criterion) {
 }
 
 /// Writes of the keyspace once its history is full: keys that are new are put and deleted, and a view of the table is kept after each
-/// batch, as a node publishes it.
+/// batch, as a node publishes it. Then the same of keys that are locks of operators with a deadline, as those of Redis' clients are.
 fn keyspace(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("keyspace");
     for together in [4, 64] {
-        let mut client = Client::beside(1);
-        let mut number = 0;
-        let mut view = client.machine.clone();
-        let mut pairs = |client: &mut Client| {
-            let keys: Vec<_> = (0..together).map(|place| key(number + place)).collect();
-            let put = |key: &Key| {
-                let value = Value::new(b"host 1234").expect("it is short");
-                TxnOperation::Put(Put { key: key.clone(), value, lease: PutLease::default(), claims: None })
-            };
-            client.commit(keys.iter().map(put));
-            view = client.machine.clone();
-            client.commit(keys.into_iter().map(TxnOperation::Delete));
-            view = client.machine.clone();
-            number += together;
-        };
-
-        while client.machine.history().compacted() == Revision(0) {
-            pairs(&mut client);
-        }
         group.throughput(Throughput::Elements(together));
-        group.bench_function(BenchmarkId::new("put and delete", together), |bencher| {
-            bencher.iter(|| pairs(&mut client));
-        });
-        drop(view);
+        for (what, is_lock) in [("put and delete", false), ("put and delete as locks", true)] {
+            let mut client = Client::beside(1);
+            let mut number = 0;
+            let mut view = client.machine.clone();
+            let mut pairs = |client: &mut Client| {
+                let numbers = number..number + together;
+                client.commit(numbers.clone().map(|number| TxnOperation::Put(put(number, is_lock))));
+                view = client.machine.clone();
+                client.commit(numbers.map(|number| TxnOperation::Delete(key(number))));
+                view = client.machine.clone();
+                number += together;
+            };
+
+            while client.machine.history().compacted() == Revision(0) {
+                pairs(&mut client);
+            }
+            group.bench_function(BenchmarkId::new(what, together), |bencher| {
+                bencher.iter(|| pairs(&mut client));
+            });
+            drop(view);
+        }
     }
     group.finish();
+}
+
+/// A put of the key with a number: with nothing else, or with a deadline and a lock.
+fn put(number: u64, is_lock: bool) -> Put {
+    let value = Value::new(b"host 1234").expect("it is short");
+    let lifetime = Lifetime::from_millis(30_000).expect("in bounds");
+    let lease = if is_lock { PutLease::Until(EntryDeadline::After(lifetime)) } else { PutLease::default() };
+    let claims = is_lock.then(|| LockName::new(&name(number)).expect("a fine name").into());
+    Put { key: key(number), value, lease, claims }
 }
 
 /// The cost of encoding a batch for the log and of decoding it.

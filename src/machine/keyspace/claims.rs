@@ -145,6 +145,10 @@ impl Machine {
     /// Grants a free lock to the first claim whose lease is not over. The claims before it leave the queue. Work beyond the budget goes to
     /// the backlog.
     pub(crate) fn grant_claim(&mut self, name: &LockName, events: &mut Vec<Event>) {
+        // Nobody waits for most locks.
+        if self.claims.queue_length(name) == 0 {
+            return;
+        }
         let first = |machine: &Self| {
             let (place, key) = machine.claims.waiting_from(name, Token(0)).next()?;
             Some((place, key.clone(), Arc::clone(machine.entries.existing(key))))

@@ -70,18 +70,20 @@ impl Machine {
     }
 
     /// Replaces what is under a key, as of the revision that was issued last. If an operator ends its lease, `forced` is the command.
+    /// Returns the lease of the entry before.
     pub(super) fn set_entry(
         &mut self,
         key: Key,
         entry: Option<Arc<Entry>>,
         forced: Option<&ForceRelease>,
         events: &mut Vec<Event>,
-    ) {
+    ) -> Option<Lease> {
         let before = self.entries.remove(&key);
+        let lease = before.as_ref().and_then(|before| before.lease);
         self.record_event(&key, before.as_ref(), entry.as_ref());
         if let Some(before) = &before {
             self.drop_claim(before, entry.as_deref(), forced, events);
-            if let Some(Lease { session, .. }) = before.lease {
+            if let Some(Lease { session, .. }) = lease {
                 self.sessions.refund(session, Weight::for_entry(&key, before));
             }
             if let Some(until) = before.until {
@@ -89,7 +91,7 @@ impl Machine {
             }
         }
 
-        let Some(mut entry) = entry else { return };
+        let Some(mut entry) = entry else { return lease };
         self.make_claim(&key, before.as_deref(), &mut entry, events);
         if let Some(Lease { session, .. }) = entry.lease {
             self.sessions.charge(session, Weight::for_entry(&key, &entry));
@@ -98,6 +100,7 @@ impl Machine {
             self.clock.schedule(until, Due::Entry(key.clone()));
         }
         self.entries.insert(key, entry);
+        lease
     }
 
     /// The entries of a range whose lease is this session, in the order of their keys. It can be read from both ends.

@@ -59,8 +59,17 @@ struct Difference {
     entries: Balance,
     sessions: Balance,
     bytes: Balance,
-    /// The bytes of each session.
-    by_session: BTreeMap<SessionId, Balance>,
+    by_session: BTreeMap<SessionId, SessionDifference>,
+}
+
+/// The same of one session.
+#[derive(Default)]
+struct SessionDifference {
+    bytes: Balance,
+    /// Whether one of the entries that are written has it as its lease before the transaction.
+    was_lease: bool,
+    /// Whether one of them has it afterwards.
+    is_lease: bool,
 }
 
 impl Machine {
@@ -92,9 +101,10 @@ impl Machine {
         // The first plan only finds the keys that are written. It stays in nearly all cases, because no lease of these entries is over.
         let (mut draft, mut results) = self.plan_all(operations, BTreeMap::new())?;
 
-        let touched: BTreeSet<_> = draft.writes.keys().chain(draft.parents.keys()).collect();
-        let over: Vec<_> = touched.into_iter().filter(|key| self.is_lease_over(key)).cloned().collect();
+        let touched = draft.writes.keys().chain(draft.parents.keys());
+        let mut over: Vec<_> = touched.filter(|key| self.is_lease_over(key)).cloned().collect();
         if !over.is_empty() {
+            over.sort_unstable();
             // The end of a lease is a change of its own, though it is handled late: watchers are told of it before the new entry.
             // So the writes have a later revision, and the operations see the entries as these ends leave them.
             let revisions = (self.last_token().0.saturating_add(1)..).map(Revision);
@@ -131,8 +141,8 @@ impl Machine {
             }
         }
         for (key, entry) in draft.writes {
-            left.extend(self.entries.get(&key).and_then(|before| before.lease).map(|lease| lease.session));
-            self.set_entry(key, entry, None, events);
+            let lease = self.set_entry(key, entry, None, events);
+            left.extend(lease.map(|lease| lease.session));
         }
 
         for (key, entry) in draft.parents {
@@ -408,8 +418,8 @@ impl Machine {
         if let Some(more) = bytes.more() {
             self.ensure_room_in_table(more)?;
         }
-        for (session, balance) in by_session {
-            if let Some(more) = balance.more() {
+        for (session, difference) in by_session {
+            if let Some(more) = difference.bytes.more() {
                 self.ensure_room_in_session(session, more)?;
             }
         }
@@ -418,27 +428,26 @@ impl Machine {
 
     fn difference(&self, draft: &Draft) -> Difference {
         let mut difference = Difference::default();
-        let mut before = BTreeSet::new();
-        let mut after = BTreeSet::new();
         let parents = draft.parents.iter().map(|(key, entry)| (key, Some(entry)));
         for (key, written) in draft.writes.iter().map(|(key, entry)| (key, entry.as_ref())).chain(parents) {
             if let Some(entry) = self.entries.get(key) {
-                before.extend(difference.remove_entry(key, entry));
+                difference.remove_entry(key, entry);
             }
             if let Some(entry) = written {
-                after.extend(difference.add_entry(key, entry));
+                difference.add_entry(key, entry);
             }
         }
 
         // A session that is opened and is the lease of no entry afterwards is closed again.
-        let opened = draft.openings.iter().filter(|new| !self.sessions.contains(new.session));
-        for NewSession { session, label, owner, .. } in opened.filter(|new| after.contains(&new.session)) {
-            let is_temporary = self.batch.opens_temporary(*session);
-            difference.add_session(*session, new_session_bytes(label, owner.as_ref()), is_temporary);
+        for NewSession { session, label, owner, .. } in &draft.openings {
+            if !self.sessions.contains(*session) && difference.has_lease(*session) {
+                let is_temporary = self.batch.opens_temporary(*session);
+                difference.add_session(*session, new_session_bytes(label, owner.as_ref()), is_temporary);
+            }
         }
-        for session in before.difference(&after) {
-            let is_temporary = self.sessions.get(*session).is_some_and(|session| session.is_temporary);
-            difference.remove_session(self.bytes_if_left(*session, draft), is_temporary);
+        for session in difference.left() {
+            let is_temporary = self.sessions.get(session).is_some_and(|session| session.is_temporary);
+            difference.remove_session(self.bytes_if_left(session, draft), is_temporary);
         }
         difference
     }
@@ -491,31 +500,43 @@ impl Balance {
 }
 
 impl Difference {
-    /// Returns the session that it is the lease of.
-    fn add_entry(&mut self, key: &Key, entry: &Entry) -> Option<SessionId> {
+    fn add_entry(&mut self, key: &Key, entry: &Entry) {
         let weight = Weight::for_entry(key, entry);
         self.entries.added += 1;
         self.bytes.added += weight.all;
-        let session = entry.lease?.session;
-        self.by_session.entry(session).or_default().added += weight.own;
-        Some(session)
+        if let Some(lease) = entry.lease {
+            let session = self.by_session.entry(lease.session).or_default();
+            session.bytes.added += weight.own;
+            session.is_lease = true;
+        }
     }
 
-    /// Returns the session that was its lease.
-    fn remove_entry(&mut self, key: &Key, entry: &Entry) -> Option<SessionId> {
+    fn remove_entry(&mut self, key: &Key, entry: &Entry) {
         let weight = Weight::for_entry(key, entry);
         self.entries.removed += 1;
         self.bytes.removed += weight.all;
-        let session = entry.lease?.session;
-        self.by_session.entry(session).or_default().removed += weight.own;
-        Some(session)
+        if let Some(lease) = entry.lease {
+            let session = self.by_session.entry(lease.session).or_default();
+            session.bytes.removed += weight.own;
+            session.was_lease = true;
+        }
+    }
+
+    fn has_lease(&self, session: SessionId) -> bool {
+        self.by_session.get(&session).is_some_and(|session| session.is_lease)
+    }
+
+    /// The sessions that were the lease of entries, and are not afterwards.
+    fn left(&self) -> Vec<SessionId> {
+        let is_left = |session: &SessionDifference| session.was_lease && !session.is_lease;
+        self.by_session.iter().filter(|(_, session)| is_left(session)).map(|(id, _)| *id).collect()
     }
 
     /// The session of a temporary entry has a limit of its own: see `temporary`.
     fn add_session(&mut self, session: SessionId, bytes: usize, is_temporary: bool) {
         self.sessions.added += usize::from(!is_temporary);
         self.bytes.added += bytes;
-        self.by_session.entry(session).or_default().added += bytes;
+        self.by_session.entry(session).or_default().bytes.added += bytes;
     }
 
     /// A session without bytes stays.

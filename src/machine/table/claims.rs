@@ -56,7 +56,11 @@ impl ClaimTable {
     }
 
     pub(crate) fn contains(&self, lock: &LockName) -> bool {
-        self.places(lock).next().is_some()
+        self.is_awaited(lock) || self.holder(lock).is_some()
+    }
+
+    fn is_awaited(&self, lock: &LockName) -> bool {
+        self.queues.contains_key(lock)
     }
 
     /// The claims of a lock, in their order.
@@ -84,7 +88,8 @@ impl ClaimTable {
 
     /// The entry that holds a lock.
     pub(crate) fn holder(&self, lock: &LockName) -> Option<&Key> {
-        self.places(lock).next().filter(|(place, _)| !place.is_waiting).map(|(_, key)| key)
+        let ((name, place), key) = self.keys.get_next(&(lock.clone(), ClaimPlace::FIRST))?;
+        (name == lock && !place.is_waiting).then_some(key)
     }
 
     /// How many wait for a lock.
@@ -125,14 +130,14 @@ impl ClaimTable {
 
     /// Returns whether the place was taken.
     pub(crate) fn insert(&mut self, lock: &LockName, place: ClaimPlace, key: Key) -> bool {
-        self.names += usize::from(!self.contains(lock));
-        let is_taken = self.keys.insert((lock.clone(), place), key).is_some();
+        let is_new = self.is_alone(lock, place);
+        self.names += usize::from(is_new);
         if place.is_waiting {
             *self.queues.entry(lock.clone()).or_default() += 1;
         } else {
             self.held += 1;
         }
-        is_taken
+        self.keys.insert((lock.clone(), place), key).is_some()
     }
 
     pub(crate) fn remove(&mut self, lock: &LockName, place: ClaimPlace) -> Option<Key> {
@@ -145,8 +150,14 @@ impl ClaimTable {
                 self.queues.remove(lock);
             }
         }
-        self.names -= usize::from(!self.contains(lock));
+        let was_last = self.is_alone(lock, place);
+        self.names -= usize::from(was_last);
         Some(key)
+    }
+
+    /// Whether a lock has no other claim than this one. A lock has one holder at the most, so for that one only the others count.
+    fn is_alone(&self, lock: &LockName, place: ClaimPlace) -> bool {
+        !self.is_awaited(lock) && (!place.is_waiting || self.holder(lock).is_none())
     }
 }
 

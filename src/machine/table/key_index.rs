@@ -20,8 +20,8 @@ use lockkeeper_planted::Planted;
 
 use crate::types::*;
 
-/// Events that become a run.
-const RUN_EVENTS: usize = 32;
+/// Events that become a run. A sort that meets shorter runs does not take advantage of them.
+const RUN_EVENTS: usize = 64;
 /// Runs of one level that are merged into one of the next.
 const MERGED_RUNS: usize = 8;
 /// Runs of this level are merged no further: a large run is sorted in one go, while a batch is applied, and keeps the keys of dropped

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter::once,
     sync::Arc,
 };
 
@@ -251,25 +252,23 @@ impl Txn {
     ) -> Result<Self, InvalidTxn> {
         let txn = Self { compares, then, otherwise, ..Self::default() };
         for branch in [&txn.then, &txn.otherwise] {
-            let mut keys = BTreeSet::new();
-            if let Some(key) = branch.iter().filter_map(TxnOperation::written).find(|key| !keys.insert(*key)) {
+            if let Some(key) = repeated(branch.iter().filter_map(TxnOperation::written)) {
                 return Err(InvalidTxn::PutTwice { key: key.clone() });
             }
 
-            let mut locks = BTreeSet::new();
-            for (put, lock) in puts(branch).filter_map(|put| Some((put, put.claims.as_ref()?))) {
-                let lock = &lock.lock;
-                if !put.lease.can_claim() {
-                    return Err(InvalidTxn::ClaimWithoutLease { key: put.key.clone(), lock: lock.clone() });
-                }
-                if !locks.insert(lock) {
-                    return Err(InvalidTxn::ClaimedTwice { lock: lock.clone() });
-                }
+            let claiming = || puts(branch).filter_map(|put| Some((put, &put.claims.as_ref()?.lock)));
+            if let Some((put, lock)) = claiming().find(|(put, _)| !put.lease.can_claim()) {
+                return Err(InvalidTxn::ClaimWithoutLease { key: put.key.clone(), lock: lock.clone() });
+            }
+            if let Some(lock) = repeated(claiming().map(|(_, lock)| lock)) {
+                return Err(InvalidTxn::ClaimedTwice { lock: lock.clone() });
             }
 
-            let mut opened = BTreeSet::new();
-            if let Some(new) = opens(branch).find(|new| !opened.insert(new.session)) {
-                return Err(InvalidTxn::OpenedTwice { session: new.session });
+            if let Some(session) = repeated(opens(branch).map(|new| new.session)) {
+                return Err(InvalidTxn::OpenedTwice { session });
+            }
+            if opens(branch).next().is_none() {
+                continue;
             }
             let leases: BTreeSet<_> = puts(branch).filter_map(|put| Some(put.lease.given()?.session)).collect();
             if let Some(new) = opens(branch).find(|new| !leases.contains(&new.session)) {
@@ -463,6 +462,14 @@ impl Txn {
 
         self.compares.iter().map(compare).sum::<usize>() + self.operations().map(operation).sum::<usize>()
     }
+}
+
+/// The first item that came before. Most branches have one operation, and need no set.
+fn repeated<T: Ord + Copy>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    let first = items.next()?;
+    let second = items.next()?;
+    let mut seen = BTreeSet::from([first]);
+    once(second).chain(items).find(|item| !seen.insert(*item))
 }
 
 fn puts(branch: &[TxnOperation]) -> impl Iterator<Item = &Put> {
