@@ -18,7 +18,7 @@ use lockkeeper::{
         AuditConfig, Config, ConfiguredMember, DynamodbConfig, EtcdConfig, RaftConfig, RedisConfig, ZookeeperConfig,
     },
     environment::{Blocking, Clock, Environment, Random, Tasks},
-    machine::Limits,
+    machine::{Limits, Revision},
     raft::{
         backup::Founding,
         disk::Space,
@@ -475,6 +475,8 @@ impl Random for Chance {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     known: Mutex<BTreeMap<(usize, u64), (u64, u64)>>,
+    /// The terms of these entries, and the revisions of the keyspace after them.
+    reached: Mutex<BTreeMap<(usize, u64), (u64, Revision)>>,
     truth: Mutex<Truth>,
     /// Those of clusters that were made anew, by generation.
     later_truths: Mutex<BTreeMap<usize, Truth>>,
@@ -584,6 +586,7 @@ impl Inspect for Inspector {
         let hash = if is_looked_at { applied.machine.hash() } else { 0 };
         trace::say(&network::node_host(self.node), format_args!("applied {index}, table {hash:016x}"));
         let is_first = self.ledger.note(self.node, self.generation, index, with_trail(hash, applied));
+        self.ledger.reach(self.generation, applied);
         self.ledger.lines().changed(self.trail_place(), applied, system::elapsed());
         self.load.apply(units as u64, self.unit_ns);
         let follows = self.ledger.follow(self.generation, applied);

@@ -2,10 +2,15 @@
 //! the code of `lockkeeper recover`: one node at first, and new ones with empty directories join it.
 //!
 //! What the nodes that are left have applied, and synced, must be there: their tables are compared with those that the nodes had, and a key
-//! keeps its value and its revision. What only the lost nodes had may be gone. So half of the losses come after a time in which the nodes
-//! that are left were cut off from the others. A holder has a lock that they know, and one that they may not know; it trusts both, as after
-//! the loss of all nodes (see `restore`), and no client keeps its session. The properties that are judged across a loss are those of a
-//! restore.
+//! keeps its value and its revision. So must all else that is in the log of the node that goes on ([`kept`]). What only the lost nodes had
+//! may be gone. So half of the losses come after a time in which the nodes that are left were cut off from the others. A holder has a lock
+//! that they know, and one that they may not know; it trusts both, as after the loss of all nodes (see `restore`), and no client keeps its
+//! session. The properties that are judged across a loss are those of a restore.
+//!
+//! In half of the recoveries some of the lost nodes come back, and must not disturb the new cluster ([`returned`]).
+
+mod kept;
+mod returned;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,13 +19,14 @@ use std::{
 
 use lockkeeper::{
     chaos::history::Fact,
-    machine::{Compare, Entry, Key, Operand, Put, PutLease, Relation, Txn, TxnOperation, Value},
+    machine::{Compare, Entry, Key, Put, PutLease, Revision, Token, Txn, TxnOperation, Value},
     proto::v1::{OpenSessionRequest, RenewSessionRequest, sessions_client::SessionsClient},
     raft::{
         backup::{Founding, StoppedNodeData},
         messages::keyspace_client::KeyspaceClient,
     },
     table::{
+        Applied,
         codec::keyspace::{read_entry, write_key, write_txn},
         messages as pb,
     },
@@ -69,6 +75,22 @@ struct MadeBefore {
     kept: Option<Arc<Entry>>,
 }
 
+/// The cluster that goes on.
+struct RecoveredCluster {
+    /// Its first node.
+    node: u64,
+    /// For how long it grants nothing.
+    closed_for: Duration,
+    /// What it was made of, and the id of the cluster that had it.
+    copy: Applied,
+    lost_id: String,
+    /// The revision of the last entry in the log of the copy that some node of the lost cluster had applied.
+    logged: Option<Revision>,
+    /// All tokens, and all indices of log entries, that are its own are higher.
+    last_token: Token,
+    begins_after: u64,
+}
+
 impl World {
     /// Loses a majority of the nodes for good, and goes on from the best copy that is left. Fails if that is not as documented.
     pub(crate) async fn lose_majority(&mut self, survivors: &Survivors<'_>) -> Result<(), String> {
@@ -101,17 +123,21 @@ impl World {
         }
 
         is_cut_off.store(random.random_bool(0.5), Ordering::Relaxed);
-        sleep(Duration::from_millis(random.random_range(UNKNOWN_MS))).await;
-        let (node, closed_for) = self.recover_from(&left, &mut random).await?;
+        let until = Instant::now() + Duration::from_millis(random.random_range(UNKNOWN_MS));
+        let newest = self.put_until(until).await;
+        let members = self.living();
+        let recovered = self.recover_from(&left, &mut random).await?;
         contention.restored();
         self.start_all();
 
-        self.ensure_as_documented(node, &before).await?;
+        self.ensure_as_documented(recovered.node, &before).await?;
+        self.ensure_newest_kept(&recovered, &newest).await?;
+        let returned = self.return_old_nodes(&members, &recovered);
         for _ in 0..JOINING {
-            self.join_recovered(node).await?;
+            self.join_recovered(recovered.node).await?;
         }
 
-        let by = Instant::now() + closed_for + BOUND;
+        let by = Instant::now() + recovered.closed_for + BOUND;
         if !operator.take_over_from(&held, by).await {
             return Err("the cluster that was recovered did not grant all locks of the one that was lost".to_owned());
         }
@@ -119,7 +145,10 @@ impl World {
         let next = holder.hold("left/next/recovered", by).await;
         let _next = next.ok_or("the cluster that was recovered grants nothing")?;
         sleep(CONTENDED).await;
-        Ok(())
+        match returned {
+            Some(returned) => self.judge_returned(&returned, &recovered).await,
+            None => Ok(()),
+        }
     }
 
     /// The nodes that are left: too few for a majority of the members.
@@ -160,8 +189,8 @@ impl World {
         self.between(&left, &others, Order::Cut);
     }
 
-    /// Kills all nodes, and makes a cluster of the best of those that are left. Returns its node, and for how long it grants nothing.
-    async fn recover_from(&mut self, left: &[u64], random: &mut StdRng) -> Result<(u64, Duration), String> {
+    /// Kills all nodes, and makes a cluster of the best of those that are left.
+    async fn recover_from(&mut self, left: &[u64], random: &mut StdRng) -> Result<RecoveredCluster, String> {
         let fault = "majority-lost".to_owned();
         self.recorder.fact(Fact::Fault { name: fault, nodes: self.members.clone(), silent: Vec::new() });
         self.kill_all();
@@ -170,11 +199,12 @@ impl World {
         let (node, directory, remains) = self.best_left(left)?;
         let site = self.site(node);
         site.judge_remains(&directory, &remains)?;
+        kept::judge_copy(&site, &directory, &remains)?;
         site.note_copy(GENERATION, site.generation(), &remains.applied);
-        let closed_for = self.go_on(node, &remains, random);
-        let closed_for = closed_for.map_err(|error| format!("no cluster was made of node {node}: {error}"))?;
+        let recovered = self.go_on(node, remains, random);
+        let recovered = recovered.map_err(|error| format!("no cluster was made of node {node}: {error}"))?;
 
-        // No other node of the old cluster is ever started again.
+        // The other nodes of the old cluster are lost to the operator, whether or not one comes back by mistake.
         let members = std::mem::replace(&mut self.members, vec![node]);
         for lost in members.into_iter().filter(|member| *member != node) {
             self.dead.insert(lost);
@@ -185,7 +215,7 @@ impl World {
         network::seat(&self.members);
         self.observer.forget_terms();
         self.recorder.fact(Fact::Restored);
-        Ok((node, closed_for))
+        Ok(recovered)
     }
 
     /// The node whose log has the highest term, and of these the one with the highest index.
@@ -209,14 +239,26 @@ impl World {
     fn go_on(
         &self,
         node: u64,
-        remains: &StoppedNodeData,
+        remains: StoppedNodeData,
         random: &mut StdRng,
-    ) -> Result<Duration, Box<dyn std::error::Error>> {
-        let cluster = restore::new_cluster(&remains.applied, CLUSTER_ID, &[node], random)?;
+    ) -> Result<RecoveredCluster, Box<dyn std::error::Error>> {
+        let StoppedNodeData { identity: lost, applied: copy, .. } = remains;
+        let site = self.site(node);
+        let logged = site.last_committed().map(|(_, revision)| revision);
+        let cluster = restore::new_cluster(&copy, CLUSTER_ID, &[node], random)?;
         let founding = Founding::draw(&cluster, random)?;
         let identity = founding.identities_in_memory().next().ok_or("a cluster has a member")?;
-        self.site(node).refound(&founding, identity, GENERATION, self.plan.sync_ms, false)?;
-        Ok(Duration::from_millis(cluster.machine.closed_for_ms().unwrap_or_default()))
+        site.refound(&founding, identity, GENERATION, self.plan.sync_ms, false)?;
+
+        Ok(RecoveredCluster {
+            node,
+            closed_for: Duration::from_millis(cluster.machine.closed_for_ms().unwrap_or_default()),
+            lost_id: lost.cluster_id.to_string(),
+            logged,
+            last_token: cluster.machine.last_token(),
+            begins_after: founding.last().index,
+            copy,
+        })
     }
 
     /// Starts a new node, which asks this one to be added, and waits until it votes.
@@ -254,8 +296,8 @@ impl World {
         let opened = opened.map_err(|why| format!("no session was opened before the majority was lost: {why}"))?;
 
         // A late repetition must not put it again.
-        let absent = Compare { key: kept_key(), up_to: None, relation: Relation::Equal, operand: Operand::Version(0) };
-        let kept = match self.put_kept(vec![absent], "before", by).await {
+        let key = kept_key();
+        let kept = match self.put(network::peer_seat_address, (&key, "before"), vec![kept::absent(&key)], by).await {
             Ok(_) => self.kept(by).await?,
             Err(_) => None,
         };
@@ -276,7 +318,7 @@ impl World {
             return Err(format!("the cluster that was recovered has {now:?} in the place of {kept:?}"));
         }
 
-        let written = self.put_kept(Vec::new(), "after", by).await;
+        let written = self.put(network::peer_seat_address, (&kept_key(), "after"), Vec::new(), by).await;
         let written = written.map_err(|why| format!("the cluster that was recovered puts no key: {why}"))?;
         if written.revision <= kept.modified.0 {
             return Err(format!("a put in the cluster that was recovered has revision {}: {kept:?}", written.revision));
@@ -307,30 +349,52 @@ impl World {
         }
     }
 
-    /// Puts this value under [`KEY`], if the compares hold.
-    async fn put_kept(&self, compares: Vec<Compare>, value: &str, by: Instant) -> Result<pb::Committed, Status> {
+    /// Puts this value under a key, if the compares hold, through one of the nodes at these addresses.
+    async fn put(
+        &self,
+        address: impl Fn(u64) -> String,
+        (key, value): (&Key, &str),
+        compares: Vec<Compare>,
+        by: Instant,
+    ) -> Result<pb::Committed, Status> {
         let value = Value::from_log(value.as_bytes());
-        let put = Put { key: kept_key(), value, lease: PutLease::None, claims: None };
+        let put = Put { key: key.clone(), value, lease: PutLease::None, claims: None };
         let txn = Txn::from_log(compares, vec![TxnOperation::Put(put)], Vec::new()).expect("it puts one key");
 
         let message = write_txn(&txn);
         let commit = async |channel: Channel| KeyspaceClient::new(channel).commit(message.clone()).await;
-        self.ask(network::peer_seat_address, by, commit).await
+        self.ask(address, by, commit).await
     }
 
     /// The entry of [`KEY`].
     async fn kept(&self, by: Instant) -> Result<Option<Arc<Entry>>, String> {
-        let get = async |channel: Channel| {
-            let message = pb::GetEntries { keys: vec![write_key(&kept_key())], ..pb::GetEntries::default() };
-            KeyspaceClient::new(channel).get(message).await
-        };
-        let found = self.ask(network::peer_seat_address, by, get).await;
-        let found = found.map_err(|why| format!("a key cannot be read: {why}"))?;
-        let entry = found.entries.first().and_then(|found| found.entry.as_ref());
-        entry.map(read_entry).transpose().map_err(|malformed| format!("an entry cannot be read: {malformed:?}"))
+        let entries = self.entries(&[kept_key()], by).await?;
+        Ok(entries.into_iter().next().flatten())
     }
 
-    /// Asks one member after the other, until one answers. Fails with the last error.
+    /// The entries of these keys, which must be few.
+    async fn entries(&self, keys: &[Key], by: Instant) -> Result<Vec<Option<Arc<Entry>>>, String> {
+        let found = self.find(network::peer_seat_address, keys, by).await;
+        let found = found.map_err(|why| format!("a key cannot be read: {why}"))?;
+
+        let read = |found: &pb::FoundEntry| found.entry.as_ref().map(read_entry).transpose();
+        let entries: Result<Vec<_>, _> = found.entries.iter().map(read).collect();
+        entries.map_err(|malformed| format!("an entry cannot be read: {malformed:?}"))
+    }
+
+    /// Reads these keys through one of the nodes at these addresses.
+    async fn find(
+        &self,
+        address: impl Fn(u64) -> String,
+        keys: &[Key],
+        by: Instant,
+    ) -> Result<pb::EntriesFound, Status> {
+        let message = pb::GetEntries { keys: keys.iter().map(write_key).collect(), ..pb::GetEntries::default() };
+        let get = async |channel: Channel| KeyspaceClient::new(channel).get(message.clone()).await;
+        self.ask(address, by, get).await
+    }
+
+    /// Asks one node after the other, until one answers. Fails with the last error.
     async fn ask<T>(
         &self,
         address: impl Fn(u64) -> String,

@@ -2,8 +2,9 @@
 //!
 //! All other clients are anonymous, and may do everything. Those here may do what an [`Edition`] of the files says, and ask for more; a run
 //! changes between two editions. What is judged is each answer, and the table: sessions of an identity hold nothing that no
-//! edition names. Two more have limits of their own, and ask for more.
+//! edition names. Three more have limits of their own, and ask for more.
 
+mod judge;
 mod limits;
 mod ports;
 
@@ -13,7 +14,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -31,7 +32,7 @@ use lockkeeper::{
 };
 use lockkeeper_policy::{BearerToken, Right};
 use rand::{Rng as _, seq::IndexedRandom as _};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status};
 
@@ -39,19 +40,18 @@ use crate::{
     clients::Draws,
     contenders::Contention,
     dynamodb::{self, AccessKey},
-    tally, trace,
 };
+use judge::Outcome;
 use limits::{DrawnLimits, LimitedIdentity};
 use ports::{DynamoUse, EtcdUse, RedisUse, ZnodeUse};
 
+pub(crate) use judge::RightsJudge;
 pub(crate) use limits::NAMES as LIMITS_OF_IDENTITIES;
 
 const LIMIT: Duration = Duration::from_millis(900);
 const PAUSE_MS: std::ops::Range<u64> = 20..200;
 /// The TTL of sessions: longer than a run, so that a session which is over was closed.
 const TTL_MS: u32 = 600_000;
-/// From a change of the files until all nodes have read them, and until answers by the old ones have come: nodes read them each second.
-const SETTLED: Duration = Duration::from_secs(4);
 /// Of this number of requests, one is preceded by a change of the files.
 const REQUESTS_PER_CHANGE: u32 = 20;
 /// The requests of the service that ports make for these clients alone.
@@ -226,139 +226,6 @@ pub(crate) fn check(machine: &Machine) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// What the clients with identities saw.
-pub(crate) struct RightsJudge {
-    files: AuthConfig,
-    /// The limits of some identities, which stay as they are.
-    limits: DrawnLimits,
-    seen: Mutex<Seen>,
-}
-
-#[derive(Default)]
-struct Seen {
-    edition: Edition,
-    /// When the files were changed last.
-    changed: Option<Instant>,
-    counts: BTreeMap<String, u64>,
-    complaints: Vec<String>,
-}
-
-impl RightsJudge {
-    /// Writes the files of a run.
-    pub(crate) fn new(directory: &Path, seed: u64) -> io::Result<Self> {
-        let files = config(directory);
-        let limits = DrawnLimits::draw(seed);
-        Edition::First.write(&files, &limits)?;
-        write_secrets(directory)?;
-        Ok(Self { files, limits, seen: Mutex::default() })
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().expect("nothing panics while it has this")
-    }
-
-    /// What cannot have been.
-    pub(crate) fn complaints(&self) -> Vec<String> {
-        self.seen().complaints.clone()
-    }
-
-    /// Answers by kind.
-    pub(crate) fn counts(&self) -> Vec<(String, u64)> {
-        self.seen().counts.clone().into_iter().collect()
-    }
-
-    /// What a run needs and this one lacks.
-    pub(crate) fn missing(&self) -> Option<String> {
-        let seen = self.seen();
-        let has = |outcome: &str| seen.counts.keys().any(|count| count.ends_with(outcome));
-        let ports = ["redis", "etcd", "zookeeper", "dynamodb"]
-            .into_iter()
-            .flat_map(|port| ["served", "refused"].map(|outcome| format!("{port} {outcome}")));
-        let missing =
-            ports.chain(["served", "refused", "changed"].map(str::to_owned)).find(|what| !has(&format!(" {what}")));
-        missing.map(|what| format!("of the clients with identities: nothing was {what}"))
-    }
-
-    /// Changes the files, if that was not done just now.
-    fn change_files(&self) -> io::Result<()> {
-        let mut seen = self.seen();
-        if seen.changed.is_some_and(|changed| changed.elapsed() < 2 * SETTLED) {
-            return Ok(());
-        }
-
-        seen.edition = match seen.edition {
-            Edition::First => Edition::Second,
-            Edition::Second => Edition::First,
-        };
-        seen.changed = Some(Instant::now());
-        *seen.counts.entry("rights: files changed".to_owned()).or_default() += 1;
-        seen.edition.write(&self.files, &self.limits)
-    }
-
-    fn count(&self, what: &str) {
-        *self.seen().counts.entry(format!("rights: {what}")).or_default() += 1;
-    }
-
-    /// Counts a limit of an identity that the metrics of the nodes do not count.
-    fn reach(&self, limit: &str) {
-        *self.seen().counts.entry(format!("{}{limit}", tally::LIMIT)).or_default() += 1;
-    }
-
-    fn complain(&self, what: String) {
-        self.seen().complaints.push(what);
-    }
-
-    /// Judges an answer to what a client asked for. While some nodes may not have read the files again, it is good if it is so by either
-    /// edition.
-    fn judge(&self, who: Who, asked: &str, is_allowed: impl Fn(Edition) -> bool, outcome: Outcome) {
-        let mut seen = self.seen();
-        *seen.counts.entry(format!("rights: {} {outcome}", who.name())).or_default() += 1;
-
-        let is_settled = seen.changed.is_none_or(|changed| changed.elapsed() > SETTLED);
-        let edition = seen.edition;
-        trace::say(
-            "rights",
-            format_args!("{} asked for {asked}: {outcome} ({edition:?}, settled: {is_settled})", who.name()),
-        );
-        let in_force = |other: &Edition| !is_settled || *other == edition;
-        let mut editions = Edition::ALL.into_iter().filter(in_force);
-        // Meanwhile a node may pass a call on under an identity that the leader has no rules for any more.
-        let may_be_withdrawn =
-            !is_settled && Edition::ALL.into_iter().any(|other| other.knows(who) != edition.knows(who));
-        let name = who.name();
-
-        match outcome {
-            Outcome::Served if !editions.any(&is_allowed) => {
-                seen.complaints.push(format!("{name} was served, and no rule allows it ({edition:?}): {asked}"));
-            }
-            Outcome::Refused if !may_be_withdrawn && editions.all(&is_allowed) => {
-                seen.complaints.push(format!("{name} was refused, and a rule allows it ({edition:?}): {asked}"));
-            }
-            Outcome::Served | Outcome::Refused | Outcome::Failed => {}
-        }
-    }
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    Served,
-    /// For want of an identity or a right.
-    Refused,
-    /// For another reason, or it is not known.
-    Failed,
-}
-
-impl std::fmt::Display for Outcome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Served => "served",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
-        })
-    }
 }
 
 /// The client processes of a run, in one host.

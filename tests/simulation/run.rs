@@ -39,6 +39,7 @@ use crate::{
     director::{DIRECTOR, Director, LIVENESS_BOUND},
     faults::{Order, Sites},
     greed::GreedyClientProcess,
+    hostile,
     keyspace::{judge::Judge, writer::KeyspaceClientProcess},
     log::Disk,
     network::{self, Gates},
@@ -440,6 +441,7 @@ impl Stage {
         missing.extend(self.rights.missing());
         missing.extend(self.signals.missing());
         missing.extend(self.contention.missing());
+        missing.extend(hostile::missing(&self.keyspace.counts(), self.plan.duration));
         missing.extend(trails.iter().flat_map(TrailFindings::missing));
         let changes = self.changes.borrow();
         if changes.is_empty() {

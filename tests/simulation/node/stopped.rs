@@ -12,14 +12,15 @@ use std::{
 };
 
 use lockkeeper::{
+    machine::Revision,
     raft::{
         backup::StoppedNodeData,
         identity::{NodeIdentity, Stage},
         log::{LogOptions, LogStore},
         snapshot::newest_in,
-        types::TypeConfig,
+        types::{TypeConfig, entry_id},
     },
-    table::Applied,
+    table::{Applied, EntryId},
 };
 use openraft::{
     storage::{IOFlushed, RaftLogStorage as _},
@@ -27,7 +28,7 @@ use openraft::{
 };
 use tokio::runtime::Builder;
 
-use super::{Data, ENTRIES_PER_LOOK, Site, with_trail};
+use super::{Data, ENTRIES_PER_LOOK, Ledger, Site, with_trail};
 use crate::log::Contents;
 
 /// The parts of a data directory, by their names there.
@@ -50,6 +51,15 @@ impl LeftDirectory {
             fs::remove_dir_all(&aside).map_err(|error| error.to_string())?;
             read.map_err(|error| error.to_string())
         })
+    }
+}
+
+impl Ledger {
+    /// Notes the last entry that a node has applied, and the revision of the keyspace after it.
+    pub(super) fn reach(&self, generation: usize, applied: &Applied) {
+        let Some(EntryId { term, index }) = applied.last_entry else { return };
+        let mut reached = self.reached.lock().expect("nothing panics while it has them");
+        reached.entry((generation, index)).or_insert((term, applied.machine.revision()));
     }
 }
 
@@ -88,6 +98,33 @@ impl Site {
         Ok(LeftDirectory(directory))
     }
 
+    /// The last entry on its disk that a node has applied, and the revision of the keyspace after it. So it is committed, and all entries
+    /// before it are.
+    pub(crate) fn last_committed(&self) -> Option<(u64, Revision)> {
+        let Data { disk, generation, .. } = self.data();
+        let contents = disk.synced();
+        let mut logged = contents.entries.values().rev().map(|entry| entry.log_id).chain(contents.purged);
+
+        let reached = self.ledger.reached.lock().expect("nothing panics while it has them");
+        logged.find_map(|id| {
+            let EntryId { term, index } = entry_id(id);
+            let (known, revision) = *reached.get(&(generation, index))?;
+            (known == term).then_some((index, revision))
+        })
+    }
+
+    /// The last entry that any node of its cluster has applied; 0 if none has.
+    pub(crate) fn last_applied(&self) -> u64 {
+        let generation = self.data().generation;
+        let known = self.ledger.known.lock().expect("nothing panics while it has them");
+        known.range((generation, 0)..=(generation, u64::MAX)).next_back().map_or(0, |((_, index), _)| *index)
+    }
+
+    /// Makes the run fail, and lets it go on for now.
+    pub(crate) fn complain(&self, trouble: String) {
+        self.ledger.complain(trouble);
+    }
+
     /// Compares what was read of its data with what nodes have applied. A cluster can go on with `remains` if nothing is missing there that
     /// this node knew to be committed, and if it shows the tables that the nodes had.
     pub(crate) fn judge_remains(&self, left: &LeftDirectory, remains: &StoppedNodeData) -> Result<(), String> {
@@ -97,7 +134,8 @@ impl Site {
         }
 
         // Later entries of its log may be others than those that a majority has committed since.
-        let known = remains.committed.map_or(0, |last| last.index);
+        let applied = self.last_committed().map_or(0, |(index, _)| index);
+        let known = remains.committed.map_or(0, |last| last.index).max(applied);
         let looked_at = known - known % ENTRIES_PER_LOOK;
         let first = remains.snapshot.map_or(1, |last| last.index);
         if looked_at >= first {
@@ -135,14 +173,9 @@ impl Site {
     }
 
     fn count_recovery(&self, remains: &StoppedNodeData) {
-        let generation = self.data().generation;
         let index = remains.last.map_or(0, |last| last.index);
         let committed = remains.committed.map_or(0, |last| last.index);
-
-        let applied = {
-            let known = self.ledger.known.lock().expect("nothing panics while it has them");
-            known.range((generation, 0)..=(generation, u64::MAX)).next_back().map_or(0, |((_, index), _)| *index)
-        };
+        let applied = self.last_applied();
 
         let ledger = &self.ledger;
         ledger.count(RECOVERED, 1);

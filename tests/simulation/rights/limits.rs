@@ -1,12 +1,12 @@
-//! Two clients whose identities have limits of their own, drawn small in most runs: one takes sessions, locks, waits and bytes, the other
-//! sends more calls than it may.
+//! Three clients whose identities have limits of their own, drawn small in most runs: one takes sessions, locks, waits and bytes, one sends
+//! more calls than it may, and one opens more [`connections`].
 //!
 //! The first one asks the leader what it has before and after each of its requests, one after the other. It is refused by a limit only if
 //! what it had and what it asked for exceed that limit together; and it never has more than its limits allow. A request without an answer
 //! may be carried out late, beside others, so that each adds something to what it may have. A leader that was deposed, and does not know it
 //! yet, refuses by an older table: only a refusal that is repeated is wrong.
-//!
-//! Connections are not tried: a simulated connection that has lost a message stays open at its node.
+
+mod connections;
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
@@ -35,14 +35,16 @@ use crate::{
     clients::{self, Draws},
     network,
 };
+use connections::ConnectingClient;
 
 /// The limits that a batch of runs must reach, by their names in refusals.
-pub(crate) const NAMES: [&str; 5] = [SESSIONS, LOCKS, WAITERS, BYTES, CALLS];
+pub(crate) const NAMES: [&str; 6] = [SESSIONS, LOCKS, WAITERS, BYTES, CALLS, CONNECTIONS];
 const SESSIONS: &str = "identity_sessions";
 const LOCKS: &str = "identity_locks";
 const WAITERS: &str = "identity_waiters";
 const BYTES: &str = "identity_bytes";
 const CALLS: &str = "identity_calls-per-second";
+const CONNECTIONS: &str = "identity_connections";
 
 const PAUSE_MS: Range<u64> = 50..400;
 /// The names of its locks begin with this.
@@ -74,17 +76,20 @@ const BURST_SECONDS: u64 = 2;
 pub(super) enum LimitedIdentity {
     /// It has them in the table.
     Taker,
-    /// It has one at each node.
+    /// It has one of calls at each node.
     Caller,
+    /// It has one of connections at each node.
+    Connector,
 }
 
 impl LimitedIdentity {
-    const ALL: [Self; 2] = [Self::Taker, Self::Caller];
+    const ALL: [Self; 3] = [Self::Taker, Self::Caller, Self::Connector];
 
     fn name(self) -> &'static str {
         match self {
             Self::Taker => "limited-taker",
             Self::Caller => "limited-caller",
+            Self::Connector => "limited-connector",
         }
     }
 
@@ -106,6 +111,7 @@ pub(super) struct DrawnLimits {
     waiters: Option<u64>,
     bytes: Option<u64>,
     calls_per_second: Option<u64>,
+    connections: Option<u64>,
 }
 
 impl DrawnLimits {
@@ -122,21 +128,22 @@ impl DrawnLimits {
             waiters: small(1..4),
             bytes: small(600..4_000),
             calls_per_second: small(3..9),
+            connections: small(1..5),
         }
     }
 
-    /// The entries of both in the file of tokens.
+    /// The entries of all of them in the file of tokens.
     pub(super) fn tokens() -> String {
         let entry = |who: LimitedIdentity| who.token().entry(&Identity::new(who.name()).expect("it is one"));
         LimitedIdentity::ALL.map(entry).concat()
     }
 
-    /// The rules and the limits of both in the file of rules.
+    /// The rules and the limits of all of them in the file of rules.
     pub(super) fn policy(&self) -> String {
-        let Self { sessions, locks, waiters, bytes, calls_per_second } = *self;
-        let [taker, caller] = LimitedIdentity::ALL.map(LimitedIdentity::name);
+        let Self { sessions, locks, waiters, bytes, calls_per_second, connections } = *self;
+        let [taker, caller, connector] = LimitedIdentity::ALL.map(LimitedIdentity::name);
         let mut text = format!(
-            "[[rule]]\nwho = [{taker:?}, {caller:?}]\nmay = [\"acquire\", \"read\"]\nprefix = {PREFIX:?}\n[limits.{taker}]\n"
+            "[[rule]]\nwho = [{taker:?}, {caller:?}, {connector:?}]\nmay = [\"acquire\", \"read\"]\nprefix = {PREFIX:?}\n[limits.{taker}]\n"
         );
 
         let of_taker = [("sessions", sessions), ("locks", locks), ("waiters", waiters), ("bytes", bytes)];
@@ -145,11 +152,13 @@ impl DrawnLimits {
         }
         text += &format!("[limits.{caller}]\n");
         text += &calls_per_second.map_or_else(String::new, |limit| format!("calls-per-second = {limit}\n"));
+        text += &format!("[limits.{connector}]\n");
+        text += &connections.map_or_else(String::new, |limit| format!("connections = {limit}\n"));
         text
     }
 }
 
-/// Runs both clients until the run is over.
+/// Runs all of these clients until the run is over.
 pub(super) async fn work(judge: &Arc<RightsJudge>, seats: u64, seed: u64, finish: &CancellationToken) {
     let limits = judge.limits;
     let taker = TakingClient {
@@ -168,7 +177,12 @@ pub(super) async fn work(judge: &Arc<RightsJudge>, seats: u64, seed: u64, finish
             caller.work(per_second, finish).await;
         }
     };
-    tokio::join!(taker.work(finish), calls);
+    let connections = async {
+        if let Some(most) = limits.connections {
+            ConnectingClient::new(Arc::clone(judge), seats, seed ^ 0xc099, most).work(finish).await;
+        }
+    };
+    tokio::join!(taker.work(finish), calls, connections);
 }
 
 /// What an identity has, as the leader lists it; or what a request adds.
@@ -378,7 +392,7 @@ impl TakingClient {
     }
 
     fn judge_usage(&mut self, adds: &ListedUsage, outcome: &TakeOutcome, before: ListedUsage, after: ListedUsage) {
-        let DrawnLimits { sessions, locks, waiters, bytes, calls_per_second: _ } = self.limits;
+        let DrawnLimits { sessions, locks, waiters, bytes, calls_per_second: _, connections: _ } = self.limits;
         let names = [SESSIONS, LOCKS, WAITERS, BYTES];
         let limits = [sessions, locks, waiters, bytes];
         let parts = |usage: &ListedUsage| [usage.sessions, usage.locks, usage.waiters, usage.bytes];
@@ -464,6 +478,20 @@ struct BurstAnswers {
     took: Duration,
 }
 
+impl BurstAnswers {
+    fn count(all: Vec<Result<(), Status>>, took: Duration) -> Self {
+        let mut answers = Self { served: 0, limited: 0, unanswered: 0, took };
+        for answer in all {
+            match answer.map_err(|status| TakeOutcome::from_error(&status)) {
+                Ok(()) | Err(TakeOutcome::Done) => answers.served += 1,
+                Err(TakeOutcome::Limited(_)) => answers.limited += 1,
+                Err(TakeOutcome::Refused | TakeOutcome::Unknown) => answers.unanswered += 1,
+            }
+        }
+        answers
+    }
+}
+
 impl CallingClient {
     /// After a pause, as many calls as are allowed at once must pass, and of many more, some must not.
     async fn work(mut self, per_second: u64, finish: &CancellationToken) {
@@ -518,14 +546,6 @@ impl CallingClient {
         };
         let all = join_all((0..calls).map(|_| call())).await;
 
-        let mut answers = BurstAnswers { served: 0, limited: 0, unanswered: 0, took: began.elapsed() };
-        for answer in all {
-            match answer.map_err(|status| TakeOutcome::from_error(&status)) {
-                Ok(()) | Err(TakeOutcome::Done) => answers.served += 1,
-                Err(TakeOutcome::Limited(_)) => answers.limited += 1,
-                Err(TakeOutcome::Refused | TakeOutcome::Unknown) => answers.unanswered += 1,
-            }
-        }
-        answers
+        BurstAnswers::count(all, began.elapsed())
     }
 }
