@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     clients::{self, Clients, Desk},
     contenders::Contention,
-    faults::{Order, Sites, World},
+    faults::{LastPause, Order, Sites, World},
     keyspace::judge::Judge,
     network,
     plan::Plan,
@@ -78,6 +78,8 @@ pub(crate) struct Director {
     pub(crate) hungry: watch::Sender<bool>,
     /// The clients that wait.
     pub(crate) signals: Arc<SignalsJudge>,
+    /// What the judge of the clients with identities has to know.
+    pub(crate) last_pause: LastPause,
     /// The clients of the keyspace.
     pub(crate) keyspace: Arc<Judge>,
     /// The contenders of other protocols.
@@ -97,6 +99,7 @@ impl Director {
             World::new(self.plan.clone(), sites, desks, orders, observer, operator.clone(), self.nemesis.clone());
         world.changes.made = Rc::clone(&self.changes);
         world.signals = Arc::clone(&self.signals);
+        world.last_pause = Arc::clone(&self.last_pause);
         self.nodes().for_each(|node| self.nemesis.fact(Fact::Started { node }));
         self.expect(operator.probe(Instant::now() + LIVENESS_BOUND).await, "the cluster did not form");
         self.break_things(&operator, &mut world).await?;

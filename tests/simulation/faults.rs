@@ -3,7 +3,14 @@
 //! A fault is a series of *orders*, which the simulation executes between two of its steps. Healing is the same for all faults: all links
 //! are mended, paused processes resume, killed nodes are started.
 
-use std::{cell::RefCell, collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    rc::Rc,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use lockkeeper::chaos::{
@@ -30,6 +37,7 @@ use crate::{
     protocols::ContendedProtocol,
     requests::RequestsClientProcess,
     signals::SignalsJudge,
+    system,
 };
 
 /// A command to the simulation, executed between two steps.
@@ -104,6 +112,9 @@ const TWO_LEADERS: Duration = Duration::from_millis(1_500);
 /// All nodes, also those to come.
 pub(crate) type Sites = Rc<RefCell<Vec<Arc<Site>>>>;
 
+/// The time in which nodes stood still last, since the begin of the simulation.
+pub(crate) type LastPause = Arc<Mutex<Option<Range<Duration>>>>;
+
 /// The cluster under test, its current faults and the faults to come.
 pub(crate) struct World {
     pub(crate) plan: Plan,
@@ -124,8 +135,9 @@ pub(crate) struct World {
     pub(crate) random: StdRng,
     /// Nodes that do not run.
     down: BTreeSet<u64>,
-    /// Paused nodes.
-    paused: BTreeSet<u64>,
+    /// Paused nodes, and since when they are.
+    paused: BTreeMap<u64, Duration>,
+    pub(crate) last_pause: LastPause,
     /// Nodes that run without their data.
     pub(crate) lost: Vec<u64>,
     /// Faults to come: each fault has its turn before one repeats.
@@ -160,7 +172,8 @@ impl World {
             recorder,
             random,
             down: BTreeSet::new(),
-            paused: BTreeSet::new(),
+            paused: BTreeMap::new(),
+            last_pause: LastPause::default(),
             lost: Vec::new(),
             deck: Vec::new(),
         }
@@ -331,7 +344,9 @@ impl World {
 
     /// Ends all faults.
     pub(crate) fn heal(&mut self) {
-        self.paused.clear();
+        if let Some(since) = std::mem::take(&mut self.paused).into_values().min() {
+            *self.last_pause.lock().expect("nothing panics while it has it") = Some(since..system::elapsed());
+        }
         for (one, other) in self.links().into_iter().chain(self.watched()) {
             self.order(Order::Mend(one, other));
         }
@@ -452,7 +467,7 @@ impl World {
     /// Pauses a node, as seen by the others: its messages in both directions are held, and its clock stands still. Its actions meanwhile
     /// become visible when it resumes.
     fn pause_node(&mut self, node: u64) {
-        self.paused.insert(node);
+        self.paused.insert(node, system::elapsed());
         self.around(node, Order::Hold);
         self.order(Order::Hold(node_host(node), DIRECTOR.to_owned()));
         self.site(node).clock.stop(true);
@@ -516,7 +531,7 @@ impl World {
     }
 
     fn is_paused(&self, host: &str) -> bool {
-        self.paused.iter().any(|node| node_host(*node) == host)
+        self.paused.keys().any(|node| node_host(*node) == host)
     }
 
     pub(crate) fn between(&self, ones: &[String], others: &[String], order: impl Fn(String, String) -> Order) {

@@ -259,6 +259,7 @@ impl Stage {
             orders: Rc::clone(&self.orders),
             hungry,
             signals: Arc::clone(&self.signals),
+            last_pause: Arc::clone(self.rights.last_pause()),
             keyspace: Arc::clone(&self.keyspace),
             contention: Arc::clone(&self.contention),
             troubles: Rc::clone(&self.troubles),

@@ -9,27 +9,30 @@ use std::{
 };
 
 use lockkeeper::config::AuthConfig;
-use tokio::time::Instant;
 
 use super::{Edition, Who, config, limits::DrawnLimits, write_secrets};
-use crate::{tally, trace};
+use crate::{faults::LastPause, system, tally, trace};
 
 /// From a change of the files until all nodes have read them, and until answers by the old ones have come: nodes read them each second.
 const SETTLED: Duration = Duration::from_secs(4);
+/// The same from the moment on at which a node that stood still goes on: it reads the files first of all, twice, 0.2 s apart, and meanwhile
+/// answers what came before.
+const AWAKE: Duration = Duration::from_secs(2);
 
 /// What the clients with identities saw.
 pub(crate) struct RightsJudge {
     files: AuthConfig,
     /// The limits of some identities, which stay as they are.
     pub(super) limits: DrawnLimits,
+    last_pause: LastPause,
     seen: Mutex<Seen>,
 }
 
 #[derive(Default)]
 struct Seen {
     edition: Edition,
-    /// When the files were changed last.
-    changed: Option<Instant>,
+    /// When the files were changed last, since the begin of the simulation.
+    changed: Option<Duration>,
     counts: BTreeMap<String, u64>,
     complaints: Vec<String>,
 }
@@ -41,7 +44,12 @@ impl RightsJudge {
         let limits = DrawnLimits::draw(seed);
         Edition::First.write(&files, &limits)?;
         write_secrets(directory)?;
-        Ok(Self { files, limits, seen: Mutex::default() })
+        Ok(Self { files, limits, last_pause: LastPause::default(), seen: Mutex::default() })
+    }
+
+    /// Where the director notes when nodes stood still.
+    pub(crate) fn last_pause(&self) -> &LastPause {
+        &self.last_pause
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -73,7 +81,7 @@ impl RightsJudge {
     /// Changes the files, if that was not done just now.
     pub(super) fn change_files(&self) -> io::Result<()> {
         let mut seen = self.seen();
-        if seen.changed.is_some_and(|changed| changed.elapsed() < 2 * SETTLED) {
+        if seen.changed.is_some_and(|changed| system::elapsed() < changed + 2 * SETTLED) {
             return Ok(());
         }
 
@@ -81,7 +89,7 @@ impl RightsJudge {
             Edition::First => Edition::Second,
             Edition::Second => Edition::First,
         };
-        seen.changed = Some(Instant::now());
+        seen.changed = Some(system::elapsed());
         *seen.counts.entry("rights: files changed".to_owned()).or_default() += 1;
         seen.edition.write(&self.files, &self.limits)
     }
@@ -99,13 +107,23 @@ impl RightsJudge {
         self.seen().complaints.push(what);
     }
 
+    /// Whether all nodes have read files that were changed at this time, and what they answered before has come.
+    fn has_settled(&self, changed: Duration) -> bool {
+        let now = system::elapsed();
+        let last_pause = self.last_pause.lock().expect("nothing panics while it has it");
+        // Who did not stand still meanwhile has read them.
+        let has_slept =
+            last_pause.as_ref().is_some_and(|last| last.start < changed + SETTLED && now <= last.end + AWAKE);
+        now > changed + SETTLED && !has_slept
+    }
+
     /// Judges an answer to what a client asked for. While some nodes may not have read the files again, it is good if it is so by either
     /// edition.
     pub(super) fn judge(&self, who: Who, asked: &str, is_allowed: impl Fn(Edition) -> bool, outcome: Outcome) {
         let mut seen = self.seen();
         *seen.counts.entry(format!("rights: {} {outcome}", who.name())).or_default() += 1;
 
-        let is_settled = seen.changed.is_none_or(|changed| changed.elapsed() > SETTLED);
+        let is_settled = seen.changed.is_none_or(|changed| self.has_settled(changed));
         let edition = seen.edition;
         trace::say(
             "rights",
