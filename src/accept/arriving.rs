@@ -75,17 +75,21 @@ impl ArrivingBytes {
 }
 
 impl ArrivingRequest {
-    /// Counts that this number of bytes of the request is in memory now. If that is too much, it fails and counts nothing.
+    /// Counts that this number of bytes of the request is in memory now. If that is too much, it fails and counts nothing. Fewer bytes than
+    /// before are never too much.
     pub fn hold(&mut self, bytes: usize) -> Result<(), TooManyBytes> {
         let wanted = bytes.saturating_sub(FREE_BYTES);
         if wanted == self.counted {
             return Ok(());
         }
-        self.release();
-        if wanted == 0 {
+
+        // Others may have come meanwhile, so that this address has more than its share by now: it may give back a part all the same.
+        if wanted < self.counted {
+            self.give_back(self.counted - wanted);
             return Ok(());
         }
 
+        self.release();
         let limit = self.shared.limit;
         let mut counts = self.shared.counts();
         let of_origin = counts.by_origin.get(&self.origin).copied().unwrap_or_default();
@@ -103,15 +107,18 @@ impl ArrivingRequest {
 
     /// Gives all bytes back.
     pub fn release(&mut self) {
-        let counted = std::mem::take(&mut self.counted);
-        if counted == 0 {
-            return;
+        if self.counted > 0 {
+            self.give_back(self.counted);
         }
+    }
 
+    /// Gives some of the bytes back that are counted.
+    fn give_back(&mut self, bytes: usize) {
+        self.counted -= bytes;
         let mut counts = self.shared.counts();
-        counts.all -= counted;
+        counts.all -= bytes;
         let is_last = counts.by_origin.get_mut(&self.origin).is_none_or(|of_origin| {
-            *of_origin -= counted;
+            *of_origin -= bytes;
             *of_origin == 0
         });
 
@@ -154,6 +161,20 @@ mod tests {
         again.hold(FREE_BYTES).expect("a small one");
         other.hold(FREE_BYTES + 26).expect_err("half of the other half");
         other.hold(FREE_BYTES + 25).expect("half of the other half");
+    }
+
+    /// An address that was alone has half of all bytes, which is more than its share once another one has come.
+    #[test]
+    fn to_give_back_a_part_never_fails_however_many_others_have_come() {
+        let port = ArrivingBytes::new(LIMIT);
+        let [mut first, mut other] = [1, 2].map(|last| port.request(at(last)));
+        first.hold(FREE_BYTES + 50).expect("half");
+        other.hold(FREE_BYTES + 25).expect("half of the other half");
+
+        first.hold(FREE_BYTES + 49).expect("the share is 37 by now, and it is less than before");
+        assert_eq!(port.shared.counts().all, 74);
+        first.hold(FREE_BYTES + 50).expect_err("more than the share");
+        assert_eq!(port.shared.counts().all, 25, "a request that is refused counts nothing");
     }
 
     #[test]
