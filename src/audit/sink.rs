@@ -60,6 +60,14 @@ pub struct ChainPlace {
 #[error("{0}")]
 pub struct SinkError(String);
 
+impl SinkError {
+    fn closed() -> Self {
+        let text =
+            "the audit files were closed before the last lines were written; the next start of this node writes them";
+        Self(text.to_owned())
+    }
+}
+
 /// The audit files of a node. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Sink {
@@ -133,8 +141,8 @@ impl Sink {
         Ok(Self { shared })
     }
 
-    /// Hands lines over. Waits while the buffer is full. After a failure it returns at once: the node ends then, and makes the
-    /// lines again when it starts.
+    /// Hands lines over. Waits while the buffer is full. After a failure or the end it returns at once, and drops the lines: the node ends
+    /// then, and makes them again when it starts. Until then, [`Self::sync`] fails.
     pub fn push(&self, place: ChainPlace, lines: Vec<u8>) {
         let mut state = self.shared.lock();
 
@@ -152,11 +160,12 @@ impl Sink {
             }
         }
 
+        // Lines that are dropped count as handed over, so that no sync vouches for them.
+        state.handed = place.after.lines;
         if state.failed.is_some() || state.is_closed {
             return;
         }
 
-        state.handed = place.after.lines;
         state.bytes += lines.len();
         state.groups.push_back((place, lines));
 
@@ -169,7 +178,7 @@ impl Sink {
         self.shared.lock().bytes >= BUFFER_BYTES_MAX / 2
     }
 
-    /// Waits until all lines that were handed over are on the disk. Blocks.
+    /// Waits until all lines that were handed over are on the disk. Fails if some of them are not, and no longer will be. Blocks.
     pub fn sync(&self) -> Result<(), SinkError> {
         let mut state = self.shared.lock();
         let wanted = state.handed;
@@ -185,6 +194,7 @@ impl Sink {
 
         match &state.failed {
             Some(failed) => Err(failed.clone()),
+            None if state.synced < wanted => Err(SinkError::closed()),
             None => Ok(()),
         }
     }
@@ -490,6 +500,34 @@ mod tests {
         sink.close();
         assert_eq!(written(), Some(head), "the directory is free, though the sink is still there");
         assert_eq!(sink.look(), None);
+    }
+
+    #[test]
+    fn a_sync_does_not_vouch_for_lines_that_a_closed_sink_dropped() {
+        let rotation = Rotation { file_bytes: u64::MAX, files_kept: 0 };
+        let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let sinks = [without_thread(directories[0].path()), Sink::open(directories[1].path(), "c", rotation).unwrap()];
+
+        for (sink, directory) in sinks.iter().zip(&directories) {
+            let mut head = Head::genesis("c");
+            push_next(sink, &mut head);
+            sink.close();
+            assert_eq!(sink.sync(), Ok(()), "the end has written them");
+
+            let written = head;
+            push_next(sink, &mut head);
+            assert_eq!(sink.sync(), Err(SinkError::closed()));
+            assert_eq!(writer(directory.path()).last, Some(written));
+        }
+    }
+
+    /// Lines that come between the thread's last look and its end.
+    #[test]
+    fn a_sync_does_not_vouch_for_lines_that_the_end_found_waiting() {
+        let sink = Sink { shared: Arc::default() };
+        push_next(&sink, &mut Head::genesis("c"));
+        sink.shared.end(None);
+        assert_eq!(sink.sync(), Err(SinkError::closed()));
     }
 
     #[test]
