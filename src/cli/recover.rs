@@ -215,8 +215,11 @@ fn failure(error: StoppedNodeError) -> Failure {
             Exit::Usage
         }
         StoppedNodeError::Unapplied { .. } => Exit::Unapplied,
-        StoppedNodeError::Io { source, .. } => Exit::for_path(source),
-        StoppedNodeError::Identity(_) | StoppedNodeError::Snapshot { .. } | StoppedNodeError::Log { .. } => Exit::Error,
+        StoppedNodeError::Io { source, .. } | StoppedNodeError::LogUnread { source, .. } => Exit::for_path(source),
+        StoppedNodeError::Identity(_)
+        | StoppedNodeError::Snapshot { .. }
+        | StoppedNodeError::Log { .. }
+        | StoppedNodeError::LogGone { .. } => Exit::Error,
     };
     Failure::new(exit, error)
 }

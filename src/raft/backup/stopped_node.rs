@@ -22,7 +22,7 @@ use openraft::{RaftLogReader as _, storage::RaftLogStorage as _};
 use crate::{
     apply::{applier, state_machine},
     identity::{self, IdentityError, NodeIdentity, Stage},
-    log::{LogOpenError, LogOptions, LogStore},
+    log::{self, LogOpenError, LogOptions, LogStore},
     snapshot::{SnapshotFile, newest_in},
     types::{self, LogId, Vote},
 };
@@ -89,6 +89,25 @@ pub enum StoppedNodeError {
         /// The damage.
         what: String,
     },
+    /// There is no log, or an empty one.
+    #[error(
+        "the log at {} is gone, and with it the entries and votes that this node has acknowledged since its newest snapshot: put its own \
+         log back, or use the data directory of another node, or a backup", .log.display()
+    )]
+    LogGone {
+        /// The log's directory.
+        log: PathBuf,
+    },
+    /// The log is there, and was not copied.
+    #[error("the log at {} cannot be read, or not be copied to {}: {source}", .log.display(), .aside.display())]
+    LogUnread {
+        /// The log's directory.
+        log: PathBuf,
+        /// The directory that was to have the copy.
+        aside: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// An entry of the log cannot be applied.
     #[error("{what}")]
     Unapplied {
@@ -144,18 +163,8 @@ impl StoppedNodeData {
             Some(path) => restore(&table, &path)?,
         };
 
-        copy(&directory.join("log"), aside).map_err(failed)?;
-        let options = LogOptions { snapshot, ..LogOptions::default() };
+        let log = open_log(directory, aside, snapshot).await?;
         let damaged = |what: String| StoppedNodeError::Log { directory: directory.to_owned(), what };
-
-        let log = LogStore::open(aside, options).map_err(|error| match error {
-            LogOpenError::Damaged { what, .. } | LogOpenError::NotOwn { what, .. } => damaged(what),
-            other @ (LogOpenError::Locked { .. }
-            | LogOpenError::NotDurable { .. }
-            | LogOpenError::Late { .. }
-            | LogOpenError::Full { .. }
-            | LogOpenError::Io { .. }) => damaged(other.to_string()),
-        })?;
 
         let at_snapshot = || Planted::RecoveryForgetsLog.is_on().then(|| index(snapshot));
         let through = through.or_else(at_snapshot);
@@ -210,6 +219,38 @@ fn restore(table: &Table, path: &Path) -> Result<Option<LogId>, StoppedNodeError
     let file = SnapshotFile::open(path).map_err(damaged)?;
     drop(table.restore(state_machine::read(&file, &AppliedVersion::default()).map_err(damaged)?));
     Ok(file.meta().last_log_id)
+}
+
+/// Opens a copy of the log in `aside`. A log that was never begun holds nothing, so a missing one must not be taken for it: the table would
+/// silently be that of the snapshot.
+async fn open_log(directory: &Path, aside: &Path, snapshot: Option<LogId>) -> Result<LogStore, StoppedNodeError> {
+    let log = directory.join("log");
+    let unread = |source| StoppedNodeError::LogUnread { log: log.clone(), aside: aside.to_owned(), source };
+    let damaged = |what: String| StoppedNodeError::Log { directory: directory.to_owned(), what };
+    let gone = || StoppedNodeError::LogGone { log: log.clone() };
+
+    if !fs::exists(&log).map_err(unread)? {
+        return Err(gone());
+    }
+    let is_begun = log::is_begun(&log).map_err(unread)?;
+    copy(&log, aside).map_err(unread)?;
+
+    let options = LogOptions { snapshot, ..LogOptions::default() };
+    let opened = LogStore::open(aside, options).map_err(|error| match error {
+        LogOpenError::Damaged { what, .. } | LogOpenError::NotOwn { what, .. } => damaged(what),
+        other @ (LogOpenError::Locked { .. }
+        | LogOpenError::NotDurable { .. }
+        | LogOpenError::Late { .. }
+        | LogOpenError::Full { .. }
+        | LogOpenError::Io { .. }) => damaged(other.to_string()),
+    })?;
+
+    // Whatever was left of a log without its mark would have been damage: this one was made just now.
+    if !is_begun {
+        opened.close().await.map_err(unread)?;
+        return Err(gone());
+    }
+    Ok(opened)
 }
 
 /// Applies the entries after the snapshot, up to one of them if it is given. Returns the vote, the last entry of the log, and the last one
@@ -329,6 +370,50 @@ mod tests {
         let trail = remains.applied.trail;
         assert!(trail.has_begun());
         assert_eq!(trail, node.read(|applied| applied.trail));
+    }
+
+    /// The snapshot alone lacks everything that was acknowledged after it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_log_that_is_gone_is_told_and_its_snapshot_is_not_used_alone() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let directory = folder.path().join("node");
+        let log = directory.join("log");
+        let snapshot = node_with(&directory, vec![opens(1)]).await;
+        let read = async || {
+            let aside = tempfile::tempdir().expect("a directory");
+            StoppedNodeData::read(&directory, aside.path(), None).await
+        };
+        assert_eq!(read().await.expect("it is sound").applied.index(), snapshot + 1);
+
+        // Without its mark alone, the log is damaged; without anything, it is gone, however much of its directory is left.
+        fs::remove_file(log.join("high-water")).expect("it is there");
+        assert!(matches!(read().await, Err(StoppedNodeError::Log { .. })));
+        fs::remove_dir_all(&log).expect("it is there");
+        for is_empty_left in [false, true] {
+            if is_empty_left {
+                fs::create_dir(&log).expect("made");
+            }
+            let error = read().await.expect_err("it has less than was acknowledged");
+            let text = format!("the log at {} is gone", log.display());
+            assert!(error.to_string().starts_with(&text), "{error}");
+        }
+
+        fs::remove_dir(&log).expect("it is there");
+        fs::write(&log, "no directory").expect("written");
+        let error = read().await.expect_err("it cannot be read");
+        assert!(matches!(error, StoppedNodeError::LogUnread { .. }), "{error}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_that_is_gone_is_told() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let directory = folder.path().join("node");
+        node_with(&directory, vec![opens(1)]).await;
+        fs::remove_dir_all(directory.join("snapshots")).expect("it is there");
+
+        let aside = tempfile::tempdir().expect("a directory");
+        let error = StoppedNodeData::read(&directory, aside.path(), None).await.expect_err("entries are missing");
+        assert!(error.to_string().contains("the snapshot that replaced these entries is gone"), "{error}");
     }
 
     #[tokio::test(flavor = "multi_thread")]

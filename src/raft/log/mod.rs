@@ -43,4 +43,5 @@ pub use lockkeeper_storage::{
     panics::explain_panic,
 };
 pub use opening::LogOpenError;
+pub(crate) use opening::is_begun;
 pub use store::{LogOptions, LogReader, LogStore};

@@ -16,7 +16,7 @@
 //! 8. read and check everything.
 
 use std::{
-    io, mem,
+    fs, io, mem,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -148,6 +148,14 @@ pub(super) struct OpenRequest {
 /// sled's page cache. Reads use the log's own cache, so it need not be large.
 const SLED_CACHE_BYTES: u64 = 8 << 20;
 
+/// The name of the file with the mark.
+const HIGH_WATER: &str = "high-water";
+
+/// Whether a log was ever opened to the end in this directory. One that was not has stored nothing.
+pub(crate) fn is_begun(directory: &Path) -> io::Result<bool> {
+    fs::exists(directory.join(HIGH_WATER))
+}
+
 /// Opens the log in a directory, or creates one there.
 pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
     let directory = &request.directory;
@@ -158,7 +166,7 @@ pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
         NotLocked::InUse => LogOpenError::Locked { directory: directory.clone() },
         NotLocked::Io(error) => failed("locking the file `lock`")(error),
     })?;
-    let mark = MarkFile::read(directory.join("high-water")).map_err(|error| {
+    let mark = MarkFile::read(directory.join(HIGH_WATER)).map_err(|error| {
         if error.kind() == io::ErrorKind::InvalidData {
             damaged(directory, format!("the file `high-water` cannot be read: {error}"))
         } else {
@@ -179,7 +187,7 @@ pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
     let last = recovered.last();
     let mark = match mark {
         Some(mark) => Ok(mark),
-        None => MarkFile::create(directory.join("high-water")),
+        None => MarkFile::create(directory.join(HIGH_WATER)),
     };
     // The last mark may lag behind by many entries. All of them were read from the disk just now, so from here on none of them may be lost.
     let mark = mark.and_then(|mut mark| mark.update(LogMark { vote: recovered.vote, last }).map(|()| mark));

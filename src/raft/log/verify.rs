@@ -114,8 +114,11 @@ fn compare(log: &Recovered, mark: &LogMark, snapshot: Option<&LogId>) -> io::Res
     // the purge had not happened yet.
     if next_index(log.purged.as_ref()) > next_index(snapshot) {
         let purged = display(log.purged.as_ref());
-        let snapshot = display(snapshot);
-        return Err(damaged(format!("it is purged up to {purged}, but the newest snapshot ends at {snapshot}")));
+        let found = match snapshot {
+            Some(snapshot) => format!("but the newest snapshot ends at {}", display(Some(snapshot))),
+            None => "and the snapshot that replaced these entries is gone".to_owned(),
+        };
+        return Err(damaged(format!("it is purged up to {purged}, {found}")));
     }
     Ok(())
 }
