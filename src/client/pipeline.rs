@@ -2,13 +2,15 @@
 //!
 //! To its caller each request is a call: a future that ends with the answer and cancels the request when it is dropped.
 //! The stream is opened with the first request and reopened after each break. Requests that were pending at a break
-//! fail with an unknown outcome, as when a connection breaks under a call.
+//! fail with an unknown outcome, as when a connection breaks under a call, whatever the status that ended the stream:
+//! it is about the stream, and a node may have executed a request whose answer did not get out any more.
 //!
 //! If a node does not implement the stream (an older version, or a proxy that does not pass it), requests are sent as
 //! single calls. So are those that belong to a trace: its context is metadata of a call, and the stream has no place for it.
 
 use std::{
     collections::{HashMap, VecDeque},
+    error::Error as _,
     fmt, mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -252,7 +254,7 @@ async fn serve(channel: Authorized, open: Arc<OpenStream>) {
                 match answers.message().await {
                     Ok(Some(answer)) => open.answered(answer),
                     Ok(None) => break broken(),
-                    Err(why) => break why,
+                    Err(why) => break interruption(why),
                 }
             }
         }
@@ -260,6 +262,16 @@ async fn serve(channel: Authorized, open: Arc<OpenStream>) {
     };
 
     open.end(&why);
+}
+
+/// The status for the requests that were pending when this one ended an open stream. A refusal, such as that of a token which was withdrawn
+/// meanwhile, refuses none of them: taken for their answer, it would say that nothing happened, while an acquire may have been granted.
+fn interruption(why: Status) -> Status {
+    // An error that this side made when the connection broke is known as one already, by its cause.
+    if why.source().is_some() {
+        return why;
+    }
+    Status::unavailable(format!("the stream of answers was ended: {}", why.message()))
 }
 
 fn broken() -> Status {
@@ -280,5 +292,46 @@ fn named<T>(answer: T, leader: &str) -> Response<T> {
 impl fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pipeline").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::{ErrorDetails, StatusExt as _};
+
+    use super::*;
+    use crate::error::AttemptFailure;
+
+    fn failure(ended_by: Status) -> AttemptFailure {
+        interruption(ended_by).into()
+    }
+
+    /// Without it, the caller of an acquire that was granted a moment before would be told that it was refused.
+    #[test]
+    fn a_refusal_that_ends_an_open_stream_says_nothing_of_its_requests() {
+        for (code, reason, retry) in [
+            (Code::Unauthenticated, "UNAUTHENTICATED", "no"),
+            (Code::InvalidArgument, "INVALID_ARGUMENT", "no"),
+            (Code::Unavailable, "NO_LEADER", "safe"),
+            (Code::ResourceExhausted, "DISK_SPACE_LOW", "safe"),
+        ] {
+            let about = HashMap::from([("retry".to_owned(), retry.to_owned())]);
+            let details = ErrorDetails::with_error_info(reason, "lockkeeper.v1", about);
+            let failure = failure(Status::with_error_details(code, "because", details));
+            let AttemptFailure::Again { unknown: true, why, .. } = failure else { panic!("{reason}: {failure:?}") };
+            assert!(why.ends_with("because"), "{why}");
+        }
+
+        let from_a_proxy = failure(Status::unauthenticated("who are you?"));
+        assert!(matches!(from_a_proxy, AttemptFailure::Again { unknown: true, .. }), "{from_a_proxy:?}");
+    }
+
+    #[test]
+    fn a_connection_that_broke_under_a_stream_keeps_its_cause() {
+        let mut broke = Status::unknown("transport error");
+        broke.set_source(Arc::new(std::io::Error::other("connection reset by peer")));
+        let failure = failure(broke);
+        let AttemptFailure::Again { unknown: true, why, .. } = failure else { panic!("{failure:?}") };
+        assert_eq!(why, "connection reset by peer");
     }
 }

@@ -34,6 +34,9 @@ use super::TTL_MS;
 
 type Reply<T> = Result<Response<T>, Status>;
 
+/// Marks an error that ends the pipeline stream of its request.
+const ENDS_STREAM: &str = "ends-stream";
+
 /// A call that a node got.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Call {
@@ -61,6 +64,8 @@ pub(crate) enum Answer {
     /// No answer.
     Hang,
     Busy,
+    /// As `Refuse`, but of the whole pipeline stream, which ends.
+    EndStream(Code, &'static str),
 }
 
 /// A node. Unless its script says otherwise, it grants and renews.
@@ -244,6 +249,11 @@ impl Fake {
             None => self.reply(usual),
             Some(Answer::Busy) => self.reply(busy.unwrap()),
             Some(Answer::Hang) => std::future::pending().await,
+            Some(Answer::EndStream(code, reason)) => {
+                let mut status = self.refusal(code, reason, [("retry", "no".to_owned())]);
+                status.metadata_mut().insert(ENDS_STREAM, "yes".parse().unwrap());
+                Err(status)
+            }
             Some(Answer::Refuse(code, reason, retry)) => Err(self.refusal(code, reason, [("retry", retry.to_owned())])),
             Some(Answer::RefuseAbout(code, reason, about)) => {
                 Err(self.refusal(code, reason, [("retry", "no".to_owned()), about]))
@@ -261,14 +271,18 @@ impl Fake {
 }
 
 impl Fake {
-    /// The answer to one request of a pipeline stream. `None` for a cancellation, which has none.
-    async fn answer(self, request: PipelineRequest) -> Option<PipelineResponse> {
+    /// The answer to one request of a pipeline stream. `None` for a cancellation, which has none. An error ends the stream.
+    async fn answer(self, request: PipelineRequest) -> Option<Result<PipelineResponse, Status>> {
         let answer = match request.what.unwrap() {
             Asked::Acquire(asked) => self.acquire(Request::new(asked)).await.map(|told| told.map(Told::Acquire)),
             Asked::Release(asked) => self.release(Request::new(asked)).await.map(|told| told.map(Told::Release)),
             Asked::Check(asked) => self.check(Request::new(asked)).await.map(|told| told.map(Told::Check)),
             Asked::Get(asked) => self.get(Request::new(asked)).await.map(|told| told.map(Told::Get)),
             Asked::Cancel(_) => return None,
+        };
+        let answer = match answer {
+            Err(status) if status.metadata().contains_key(ENDS_STREAM) => return Some(Err(status)),
+            answer => answer,
         };
         let answer = answer.unwrap_or_else(|status| {
             let code = status.code().into();
@@ -279,11 +293,8 @@ impl Fake {
             response
         });
         let leader = answer.metadata().get("lockkeeper-leader").map(|leader| leader.to_str().unwrap().to_owned());
-        Some(PipelineResponse {
-            number: request.number,
-            what: Some(answer.into_inner()),
-            leader: leader.unwrap_or_default(),
-        })
+        let what = Some(answer.into_inner());
+        Some(Ok(PipelineResponse { number: request.number, what, leader: leader.unwrap_or_default() }))
     }
 }
 
@@ -437,7 +448,7 @@ impl Locks for Fake {
             }
             Abortable::new(fake.clone().answer(request), registration)
         });
-        let answers = answers.buffer_unordered(100).filter_map(async |answer| answer.ok().flatten().map(Ok));
+        let answers = answers.buffer_unordered(100).filter_map(async |answer| answer.ok().flatten());
         self.reply(Box::pin(answers))
     }
 

@@ -275,6 +275,23 @@ async fn a_wait_whose_connection_breaks_goes_on_elsewhere_as_the_same_request() 
     assert_eq!(soon(acquire).await.unwrap().unwrap().token().0, 7);
 }
 
+/// The token that opened the stream was withdrawn. Whether the acquire was granted before, the end of the stream does not tell.
+#[tokio::test]
+async fn a_wait_whose_stream_is_refused_goes_on_as_the_same_request() {
+    let node = Node::start();
+    node.answers([Answer::EndStream(Code::Unauthenticated, "UNAUTHENTICATED")]);
+    let session = open(&[&node]).await;
+    let held = soon(session.acquire("jobs").into_future()).await.unwrap();
+    assert_eq!(held.token().0, 7);
+
+    let calls = node.calls();
+    let ids = calls.iter().filter_map(|call| {
+        let Call::Acquire(request) = call else { return None };
+        request.request.as_ref().map(|request| request.id)
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), [1, 1]);
+}
+
 #[tokio::test]
 async fn a_wait_that_the_cluster_cancelled_is_begun_again_with_a_new_id() {
     let node = Node::start();
