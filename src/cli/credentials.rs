@@ -129,17 +129,12 @@ impl CredentialOptions {
         tls.map(Some).map_err(|error| Failure::new(Exit::Usage, error))
     }
 
-    /// The bearer token.
-    fn token(&self) -> Result<Option<String>, Failure> {
-        let Some(file) = &self.bearer_token_file else {
-            return env::var_os(TOKEN)
-                .map(|token| token.into_string())
-                .transpose()
-                .map_err(|_| Failure::new(Exit::Usage, format_args!("{TOKEN} is not valid UTF-8: correct it")));
-        };
-        let token = fs::read_to_string(file);
-        let failed = |error| Failure::new(Exit::Usage, format_args!("cannot read {}: {error}", file.display()));
-        Ok(Some(token.map_err(failed)?.trim().to_owned()))
+    /// The bearer token that the environment has itself.
+    fn token() -> Result<Option<String>, Failure> {
+        env::var_os(TOKEN)
+            .map(|token| token.into_string())
+            .transpose()
+            .map_err(|_| Failure::new(Exit::Usage, format_args!("{TOKEN} is not valid UTF-8: correct it")))
     }
 
     /// The builder, with these credentials.
@@ -148,9 +143,13 @@ impl CredentialOptions {
             Some(tls) => builder.tls(&tls),
             None => builder,
         };
-        match self.token()? {
-            Some(token) => Ok(builder.token(&token)),
-            None => Ok(builder),
+        // Commands such as `lock` and `watch` outlive a token: its file is followed.
+        if let Some(file) = &self.bearer_token_file {
+            return Ok(builder.token_file(file));
         }
+        Ok(match Self::token()? {
+            Some(token) => builder.token(&token),
+            None => builder,
+        })
     }
 }

@@ -187,7 +187,8 @@ impl From<client::Error> for Failure {
             client::Error::Invalid(_)
             | client::Error::Endpoint(_)
             | client::Error::NoAuthorities(_)
-            | client::Error::BearerToken => Exit::Usage,
+            | client::Error::BearerToken
+            | client::Error::TokenFile { .. } => Exit::Usage,
             // The cluster knows limits that this program does not.
             client::Error::Refused(refused) if refused.reason == client::Refusal::InvalidArgument => Exit::Usage,
             client::Error::Refused(_) => Exit::Refused,
@@ -212,6 +213,7 @@ impl From<client::Error> for Failure {
             | client::Error::Endpoint(_)
             | client::Error::NoAuthorities(_)
             | client::Error::BearerToken
+            | client::Error::TokenFile { .. }
             | client::Error::Refused(_)
             | client::Error::NotAcquired(_)
             | client::Error::Lost(_)

@@ -164,6 +164,7 @@ fn was_lost(error: &Error) -> bool {
         | Error::Endpoint(_)
         | Error::NoAuthorities(_)
         | Error::BearerToken
+        | Error::TokenFile { .. }
         | Error::NotAcquired(_)
         | Error::NotEnsured { .. }
         | Error::NoCluster { .. }

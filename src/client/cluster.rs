@@ -1,6 +1,6 @@
 //! The client: a connection to a cluster, and the calls that need no session.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use tonic::transport::Endpoint;
@@ -282,6 +282,23 @@ impl Builder {
         self
     }
 
+    /// Sends the bearer token that this file has, blanks around it left out: now, and whenever another token was written to it. Within two
+    /// seconds the client shows the new token, so the one before must be good for that long. Streams that are open keep the token that
+    /// they were opened with, and open again with the new one when the cluster ends them. While the file is missing or has no token, the
+    /// last one is shown. A file that cannot be read now lets [`Builder::build`] fail with [`Error::TokenFile`].
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), lockkeeper_client::Error> {
+    /// let file = "/var/run/secrets/lockkeeper/token";
+    /// let client = lockkeeper_client::Client::builder("10.0.0.1:7101").token_file(file).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn token_file(mut self, file: impl AsRef<Path>) -> Self {
+        self.credentials = Credentials::in_file(file.as_ref());
+        self
+    }
+
     /// Asks before each request, in the task that makes it, for the trace that it belongs to: the value of `traceparent` (W3C Trace
     /// Context). With `None` the nodes may begin a trace by themselves. So the client needs no tracing library: a program that has one
     /// writes the context of its present span.
@@ -343,13 +360,16 @@ impl Builder {
         self
     }
 
-    /// Builds the client. Fails with [`Error::Endpoint`], and with [`Error::BearerToken`].
+    /// Builds the client. Fails with [`Error::Endpoint`], [`Error::BearerToken`] and [`Error::TokenFile`].
     pub fn build(self) -> Result<Client, Error> {
         let mut random = call::random(self.seed);
         let first = rand::Rng::random_range(&mut random, 0..usize::from(u16::MAX));
         let credentials = self.credentials?.with_trace_of(self.trace_of);
+        let nodes = KnownNodes::new(&self.endpoints, self.connect, credentials.clone(), self.is_secure, first)?;
+        credentials.follow();
+
         let caller = SharedCaller {
-            nodes: KnownNodes::new(&self.endpoints, self.connect, credentials, self.is_secure, first)?,
+            nodes,
             clock: self.clock,
             random: std::sync::Mutex::new(random),
             call_limit: self.call_limit,

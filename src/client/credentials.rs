@@ -1,6 +1,6 @@
 //! What a client sends with each request, apart from its certificate: a bearer token, and the trace that its caller is in.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use tonic::{
     Request, Status,
@@ -9,7 +9,10 @@ use tonic::{
     transport::Channel,
 };
 
-use super::Error;
+use super::{
+    Error,
+    token_file::{FollowedToken, authorization},
+};
 
 /// The channel to a node, which adds the credentials to each request.
 pub type Authorized = InterceptedService<Channel, Credentials>;
@@ -23,19 +26,38 @@ pub(crate) type TraceOf = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 /// A bearer token, or none. It is shown nowhere. And the trace that the caller is in.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    authorization: Option<MetadataValue<Ascii>>,
+    bearer: Option<BearerSource>,
     trace_of: Option<TraceOf>,
+}
+
+/// Where the bearer token comes from.
+#[derive(Clone)]
+enum BearerSource {
+    /// The header's value.
+    Given(MetadataValue<Ascii>),
+    File(Arc<FollowedToken>),
 }
 
 impl Credentials {
     /// The credentials with this bearer token. Fails with [`Error::BearerToken`], which does not show it.
     pub(crate) fn bearer(token: &str) -> Result<Self, Error> {
-        let is_printable = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
-        let value = is_printable.then(|| format!("Bearer {token}").parse::<MetadataValue<Ascii>>().ok()).flatten();
-        let mut value = value.ok_or(Error::BearerToken)?;
-        // The token is neither logged nor kept in the table of HTTP/2's header compression.
-        value.set_sensitive(true);
-        Ok(Self { authorization: Some(value), trace_of: None })
+        Ok(Self { bearer: Some(BearerSource::Given(authorization(token)?)), trace_of: None })
+    }
+
+    /// The credentials with the bearer token that this file has now, and later, once they [follow](Self::follow) it.
+    pub(crate) fn in_file(path: &Path) -> Result<Self, Error> {
+        FollowedToken::open(path).map(Self::file)
+    }
+
+    fn file(file: Arc<FollowedToken>) -> Self {
+        Self { bearer: Some(BearerSource::File(file)), trace_of: None }
+    }
+
+    /// Follows the file that the token came from, if it came from one. Needs a tokio runtime then.
+    pub(crate) fn follow(&self) {
+        if let Some(BearerSource::File(file)) = &self.bearer {
+            file.follow();
+        }
     }
 
     pub(crate) fn with_trace_of(self, trace_of: Option<TraceOf>) -> Self {
@@ -54,8 +76,12 @@ impl Credentials {
 
 impl Interceptor for Credentials {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(authorization) = &self.authorization {
-            request.metadata_mut().insert("authorization", authorization.clone());
+        let authorization = self.bearer.as_ref().map(|source| match source {
+            BearerSource::Given(authorization) => authorization.clone(),
+            BearerSource::File(file) => file.authorization(),
+        });
+        if let Some(authorization) = authorization {
+            request.metadata_mut().insert("authorization", authorization);
         }
         if let Some(traceparent) = self.traceparent() {
             request.metadata_mut().insert(TRACEPARENT, traceparent);
@@ -66,6 +92,33 @@ impl Interceptor for Credentials {
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.authorization.is_some() { "Credentials(bearer)" } else { "Credentials(none)" })
+        f.write_str(if self.bearer.is_some() { "Credentials(bearer)" } else { "Credentials(none)" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs};
+
+    use super::*;
+
+    fn shown(credentials: &mut Credentials) -> String {
+        let request = credentials.call(Request::new(())).unwrap();
+        request.metadata().get("authorization").unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn each_request_shows_the_token_that_its_file_has_by_then() {
+        let path = env::temp_dir().join(format!("lockkeeper-{}-shown", std::process::id()));
+        fs::write(&path, "first\n").unwrap();
+        let file = FollowedToken::open(&path).unwrap();
+        let mut credentials = Credentials::file(Arc::clone(&file));
+        assert_eq!(shown(&mut credentials), "Bearer first");
+
+        fs::write(&path, "later\n").unwrap();
+        let changed = file.refresh(None).unwrap();
+        assert_eq!(file.refresh(changed).unwrap(), None);
+        assert_eq!(shown(&mut credentials), "Bearer later");
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -26,6 +26,14 @@ pub enum Error {
         "the bearer token is empty, or has a blank or a character that is not printable ASCII: give it as it was made"
     )]
     BearerToken,
+    /// The file with the bearer token cannot be read. Nothing was sent.
+    #[error("cannot read {file}: {why}")]
+    TokenFile {
+        /// Its path.
+        file: String,
+        /// The error of the operating system.
+        why: String,
+    },
     /// The cluster refused the request. It changed nothing.
     #[error("{0}")]
     Refused(Refused),

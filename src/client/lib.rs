@@ -81,6 +81,7 @@ mod refusal;
 mod release;
 mod requests;
 mod session;
+mod token_file;
 mod views;
 mod watch;
 

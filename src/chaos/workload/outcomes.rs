@@ -15,9 +15,11 @@ use crate::{
 /// Ends an operation that failed.
 pub(crate) fn end(begun: Begun, error: &Error) {
     match error {
-        Error::Invalid(_) | Error::Endpoint(_) | Error::NoAuthorities(_) | Error::BearerToken => {
-            begun.failed("invalid")
-        }
+        Error::Invalid(_)
+        | Error::Endpoint(_)
+        | Error::NoAuthorities(_)
+        | Error::BearerToken
+        | Error::TokenFile { .. } => begun.failed("invalid"),
         Error::Refused(refused) => begun.failed(reason(&refused.reason.to_string())),
         // The client lost its place in the queue for a while, so this operation says nothing about the order of grants.
         Error::NotAcquired(not) if not.place_lost => begun.failed("place_lost"),

@@ -25,9 +25,11 @@ pub(super) fn failure(error: &Error) -> Value {
         Error::Lost(loss) => failed("lost", Some(loss_name(loss).to_owned())),
         Error::NoCluster { .. } => failed("no-reply", None),
         Error::Unknown { .. } | Error::Malformed { .. } => failed("unknown", None),
-        Error::Invalid(_) | Error::Endpoint(_) | Error::NoAuthorities(_) | Error::BearerToken => {
-            failed("invalid", None)
-        }
+        Error::Invalid(_)
+        | Error::Endpoint(_)
+        | Error::NoAuthorities(_)
+        | Error::BearerToken
+        | Error::TokenFile { .. } => failed("invalid", None),
     }
 }
 
