@@ -84,7 +84,7 @@ structure!(SetMembers, Set);
 structure!(SortedMembers, Sorted);
 
 /// The type of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DatumKind {
     Text,
     List,

@@ -131,7 +131,7 @@ impl<S: RedisStore> RedisSession<S> {
         let stored: Vec<_> = pop.keys.iter().map(|key| store_key(self.database, key)).collect();
 
         // A client that comes while others wait has to wait behind them.
-        match self.node.signals.has_waiters(&stored).await {
+        match self.node.signals.has_waiters(&stored, pop.kind).await {
             // Its places are the port's own entries. Who may not read the keys must not take those of others.
             Ok(true) => match self.node.store().get(&self.caller(), stored.clone()).await {
                 Ok(found) if pop.finds_another_type(&found.entries) => {
@@ -152,7 +152,7 @@ impl<S: RedisStore> RedisSession<S> {
         }
 
         let deadline = self.caller().deadline;
-        match self.node.signals.enter(&stored, deadline).await {
+        match self.node.signals.enter(&stored, pop.kind, deadline).await {
             Ok(place) => self.wait_for_turn(&pop, &place).await,
             Err(failure) => failure_reply(failure),
         }

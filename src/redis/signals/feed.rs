@@ -14,7 +14,7 @@ use super::{
     names::{self, FeedSubject},
     port,
 };
-use crate::{RedisChange, RedisStore, RedisStoreError};
+use crate::{RedisChange, RedisStore, RedisStoreError, data::DatumKind};
 
 /// Pause before the feed is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -81,8 +81,8 @@ pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>) 
 fn pass_on(shared: &SharedSignals, change: &RedisChange) {
     match (names::subject(&change.key), &change.value) {
         (FeedSubject::Message(channel), Some(message)) => shared.topics.deliver(channel, message),
-        (FeedSubject::Key, Some(_)) => shared.places.wake(&change.key),
-        (FeedSubject::Waiter(key), None) => shared.places.wake(key),
+        (FeedSubject::Key, Some(value)) => shared.places.wake(&change.key, DatumKind::from_entry(value)),
+        (FeedSubject::Waiter(key), None) => shared.places.wake(key, None),
         (FeedSubject::Message(_) | FeedSubject::Key, None)
         | (FeedSubject::Waiter(_), Some(_))
         | (FeedSubject::Other, _) => {}

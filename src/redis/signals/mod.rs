@@ -13,12 +13,12 @@
 //! Everything that nodes must agree on is an entry of the keyspace, so it survives a change of leader by itself, and the only thing that a
 //! node asks of the store beyond entries is a feed of the writes that it applies ([`RedisStore::watch`]).
 //!
-//! **Blocking pops.** A client that finds nothing gets an entry `redis/wait/LENGTH/KEY/ID` for each of its keys. The entries of a key
-//! stand in the order of their creation, and that is the order of arrival over all nodes: whoever is the oldest may pop. Its node hears by
-//! the feed that the key was written or that an older waiter has left, looks whether its client is the first now, and then runs the plain
-//! command as a unit of its own. So a pop is one transaction, and no element is taken for a client of another node. If the client goes
-//! away meanwhile, the element is put back. A client that comes while others wait also waits behind them. The timeout is
-//! answered a little early, since clients of Redis give up at the same moment.
+//! **Blocking pops.** A client that finds nothing gets an entry `redis/wait/LENGTH/KEY/ID` for each of its keys. The entries of a key stand
+//! in the order of their creation, and that is the order of arrival over all nodes. An entry names the type of the values that its client
+//! takes: whoever is the oldest of a type may pop. Its node hears by the feed that the key was written or that an older waiter has left,
+//! looks whether its client is the first now, and then runs the plain command as a unit of its own. So a pop is one transaction, and no
+//! element is taken for a client of another node. If the client goes away meanwhile, the element is put back. A client that comes while
+//! others wait also waits behind them. The timeout is answered a little early, since clients of Redis give up at the same moment.
 //!
 //! **Channels.** A node that has subscribers of a channel has an entry `redis/channel/LENGTH/NAME/NODE` with their number
 //! (`redis/pattern/…` for a pattern), and a subscription is acknowledged after that entry is committed. PUBLISH adds up the numbers, which
@@ -55,7 +55,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{RedisCaller, RedisStore, RedisStoreError};
+use crate::{RedisCaller, RedisStore, RedisStoreError, data::DatumKind};
 use feed::{FeedNumber, WriteFeed};
 use leases::{LeaseChanges, Leases, LeasesWritten};
 pub(crate) use places::{LocalPlace, WaiterStanding};
@@ -115,30 +115,36 @@ impl<S: RedisStore> NodeSignals<S> {
         self.shared.feed.live(deadline).await
     }
 
-    /// Has a client wait for these keys, which are named as in the store. It has its place in the queue of each when this returns. Fails if
-    /// too many clients of this node wait.
-    pub(crate) async fn enter(&self, keys: &[Vec<u8>], deadline: Instant) -> Result<LocalPlace, RedisStoreError> {
+    /// Has a client wait for values of a type in these keys, which are named as in the store. It has its place in the queue of each when
+    /// this returns. Fails if too many clients of this node wait.
+    pub(crate) async fn enter(
+        &self,
+        keys: &[Vec<u8>],
+        kind: DatumKind,
+        deadline: Instant,
+    ) -> Result<LocalPlace, RedisStoreError> {
         self.listen(deadline).await?;
         let (place, written) = {
             let _turn = self.shared.leases.take_turn();
             self.shared.leases.ensure_room(keys.iter().cloned())?;
-            LocalPlace::enter(&self.shared, &self.node, keys)
+            LocalPlace::enter(&self.shared, &self.node, keys, kind)
         };
         written.by(deadline).await?;
         Ok(place)
     }
 
-    /// Whether clients wait for one of these keys already. Fails if they are too many.
-    pub(crate) async fn has_waiters(&self, keys: &[Vec<u8>]) -> Result<bool, RedisStoreError> {
+    /// Whether clients wait for values of this type in one of these keys already. Fails if too many wait for a key, whatever they take.
+    pub(crate) async fn has_waiters(&self, keys: &[Vec<u8>], kind: DatumKind) -> Result<bool, RedisStoreError> {
         let mut has_some = false;
         for key in keys {
-            let count = places::waiters(&self.store, key).await?.len();
+            let waiters = places::waiters(&self.store, key).await?;
+            let count = waiters.len();
             if count >= places::WAITERS_MAX {
                 return Err(RedisStoreError::TooLarge(format!(
                     "{count} clients wait for the same key, and no more may: have fewer wait, or use several keys"
                 )));
             }
-            has_some |= count > 0;
+            has_some |= waiters.iter().any(|waiter| waiter.takes(kind));
         }
         Ok(has_some)
     }

@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{SharedSignals, leases::LeasesWritten, names, port};
-use crate::{RedisStore, RedisStoreError};
+use crate::{RedisStore, RedisStoreError, data::DatumKind};
 
 /// Maximum number of clients that wait for a key.
 pub(super) const WAITERS_MAX: usize = 1000;
@@ -19,27 +19,35 @@ pub(super) const WAITERS_MAX: usize = 1000;
 /// The waiting clients of a node, by the keys for which they wait. The keys are named as in the store.
 #[derive(Default)]
 pub(super) struct LocalPlaces {
-    queues: Mutex<BTreeMap<Vec<u8>, LocalQueue>>,
+    queues: Mutex<BTreeMap<Vec<u8>, KeyQueues>>,
     last_id: AtomicU64,
 }
 
-/// The waiting clients of one key, in the order of their places. A client that does not know its place yet is at the end.
+/// The waiting clients of one key, by the type of the values that they take: who takes from lists is not behind who takes from sorted sets,
+/// which nothing that is pushed would ever serve.
+type KeyQueues = BTreeMap<DatumKind, LocalQueue>;
+
+/// Those of one type, in the order of their places. A client that does not know its place yet is at the end.
 type LocalQueue = BTreeMap<(u64, u64), Arc<Notify>>;
 
 impl LocalPlaces {
-    /// Wakes the first client of this node that waits for a key. If it is not the first of all, nobody behind it is.
-    pub(super) fn wake(&self, key: &[u8]) {
-        if let Some(first) = self.queues().get(key).and_then(|queue| queue.values().next()) {
-            first.notify_one();
-        }
+    /// Wakes the first client of this node that waits for a value of this type in a key, or the first one for each type if it is not known
+    /// which of them is meant. If it is not the first of all, nobody behind it is.
+    pub(super) fn wake(&self, key: &[u8], kind: Option<DatumKind>) {
+        let queues = self.queues();
+        let Some(by_kind) = queues.get(key) else { return };
+        let meant = by_kind.iter().filter(|(taken, _)| kind.is_none_or(|kind| kind == **taken));
+        meant.filter_map(|(_, queue)| queue.values().next()).for_each(|first| first.notify_one());
     }
 
     pub(super) fn wake_all(&self) {
-        self.queues().values().flat_map(BTreeMap::values).for_each(|client| client.notify_one());
+        let queues = self.queues();
+        let clients = queues.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
+        clients.for_each(|client| client.notify_one());
     }
 
     /// The queues. No code panics while it holds the lock.
-    fn queues(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, LocalQueue>> {
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, KeyQueues>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -55,6 +63,8 @@ pub(crate) struct WaiterStanding {
 pub(crate) struct LocalPlace {
     shared: Arc<SharedSignals>,
     keys: Vec<Vec<u8>>,
+    /// The type of the values that it takes.
+    kind: DatumKind,
     id: u64,
     node: String,
     woken: Arc<Notify>,
@@ -64,12 +74,18 @@ pub(crate) struct LocalPlace {
 
 impl LocalPlace {
     /// A client that waits for these keys. It has its places when the leases are written.
-    pub(super) fn enter(shared: &Arc<SharedSignals>, node: &str, keys: &[Vec<u8>]) -> (Self, LeasesWritten) {
+    pub(super) fn enter(
+        shared: &Arc<SharedSignals>,
+        node: &str,
+        keys: &[Vec<u8>],
+        kind: DatumKind,
+    ) -> (Self, LeasesWritten) {
         let id = shared.places.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let woken = Arc::new(Notify::new());
         let place = Self {
             shared: Arc::clone(shared),
             keys: keys.to_vec(),
+            kind,
             id,
             node: node.to_owned(),
             woken: Arc::clone(&woken),
@@ -77,9 +93,11 @@ impl LocalPlace {
         };
 
         for key in keys {
-            shared.places.queues().entry(key.clone()).or_default().insert((u64::MAX, id), Arc::clone(&woken));
+            let mut queues = shared.places.queues();
+            let queue = queues.entry(key.clone()).or_default().entry(kind).or_default();
+            queue.insert((u64::MAX, id), Arc::clone(&woken));
         }
-        let entries = keys.iter().map(|key| (place.entry(key), Some(Vec::new())));
+        let entries = keys.iter().map(|key| (place.entry(key), Some(PlacedWaiter::value(kind))));
         let written = shared.leases.change(entries.collect());
         (place, written)
     }
@@ -105,14 +123,15 @@ impl LocalPlace {
             let own = self.entry(key);
             let waiters = waiters(store, key).await?;
             // Without an entry the lease has ended, and it is written anew with the next renewal: at the end of the queue.
-            let Some(created) = waiters.iter().find(|(entry, _)| *entry == own).map(|(_, created)| *created) else {
+            let Some(created) = waiters.iter().find(|waiter| waiter.entry == own).map(|waiter| waiter.created) else {
                 self.note_place(number, u64::MAX);
                 continue;
             };
             self.note_place(number, created);
 
             // Waiters that one transaction has created are ordered by their keys.
-            let is_first = waiters.iter().all(|(entry, other)| (created, &own) <= (*other, entry));
+            let mut rivals = waiters.iter().filter(|waiter| waiter.takes(self.kind));
+            let is_first = rivals.all(|rival| (created, &own) <= (rival.created, &rival.entry));
             if is_first {
                 first_for.push(number);
             }
@@ -124,7 +143,8 @@ impl LocalPlace {
     fn is_behind_another(&self, number: usize) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner)[number];
         let queues = self.shared.places.queues();
-        let first = queues.get(&self.keys[number]).and_then(|queue| queue.keys().next());
+        let queue = queues.get(&self.keys[number]).and_then(|by_kind| by_kind.get(&self.kind));
+        let first = queue.and_then(|queue| queue.keys().next());
         seen < u64::MAX && first.is_some_and(|first| *first < (seen, self.id))
     }
 
@@ -135,7 +155,7 @@ impl LocalPlace {
         let mut queues = self.shared.places.queues();
 
         if before != created
-            && let Some(queue) = queues.get_mut(&self.keys[number])
+            && let Some(queue) = queues.get_mut(&self.keys[number]).and_then(|by_kind| by_kind.get_mut(&self.kind))
             && let Some(client) = queue.remove(&(before, self.id))
         {
             queue.insert((created, self.id), client);
@@ -154,11 +174,13 @@ impl Drop for LocalPlace {
         let seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
         for (key, place) in self.keys.iter().zip(seen) {
             let mut queues = self.shared.places.queues();
-            if let Some(queue) = queues.get_mut(key) {
+            let Some(by_kind) = queues.get_mut(key) else { continue };
+            if let Some(queue) = by_kind.get_mut(&self.kind) {
                 queue.remove(&(place, self.id));
-                if queue.is_empty() {
-                    queues.remove(key);
-                }
+            }
+            by_kind.retain(|_, queue| !queue.is_empty());
+            if by_kind.is_empty() {
+                queues.remove(key);
             }
         }
 
@@ -168,8 +190,28 @@ impl Drop for LocalPlace {
     }
 }
 
-/// The clients of all nodes that wait for a key, each with the revision at which it came.
-pub(super) async fn waiters<S: RedisStore>(store: &S, key: &[u8]) -> Result<Vec<(Vec<u8>, u64)>, RedisStoreError> {
+/// A client of any node that waits for a key, as its entry tells.
+pub(super) struct PlacedWaiter {
+    entry: Vec<u8>,
+    /// The revision at which it came.
+    created: u64,
+    value: Vec<u8>,
+}
+
+impl PlacedWaiter {
+    /// The value of the entry of a client that takes values of this type.
+    fn value(kind: DatumKind) -> Vec<u8> {
+        kind.name().as_bytes().to_vec()
+    }
+
+    /// Whether it may take a value of this type. Nodes of earlier versions do not say what their clients take: it may be any.
+    pub(super) fn takes(&self, kind: DatumKind) -> bool {
+        self.value.is_empty() || self.value == kind.name().as_bytes()
+    }
+}
+
+/// The clients of all nodes that wait for a key.
+pub(super) async fn waiters<S: RedisStore>(store: &S, key: &[u8]) -> Result<Vec<PlacedWaiter>, RedisStoreError> {
     let (mut from, to) = names::waiters(key);
     let mut waiters = Vec::new();
     loop {
@@ -177,7 +219,12 @@ pub(super) async fn waiters<S: RedisStore>(store: &S, key: &[u8]) -> Result<Vec<
         if let Some((last, _)) = page.entries.last() {
             from = [&last[..], &[0]].concat();
         }
-        waiters.extend(page.entries.into_iter().map(|(entry, stored)| (entry, stored.created)));
+        let placed = page.entries.into_iter();
+        waiters.extend(placed.map(|(entry, stored)| PlacedWaiter {
+            entry,
+            created: stored.created,
+            value: stored.value,
+        }));
         if !page.more || waiters.len() > 2 * WAITERS_MAX {
             return Ok(waiters);
         }

@@ -44,7 +44,7 @@ impl SeveralNodes {
         self.store.count(&port(), prefix.as_bytes().to_vec(), end).await.unwrap_or(u64::MAX)
     }
 
-    async fn until_count(&self, prefix: &str, count: u64) {
+    pub(super) async fn until_count(&self, prefix: &str, count: u64) {
         let reached = timeout(PATIENCE, async {
             while self.count(prefix).await != count {
                 sleep(Duration::from_millis(5)).await;
@@ -54,7 +54,7 @@ impl SeveralNodes {
     }
 
     /// Has a client wait, and returns after it has its place.
-    async fn waits(&self, node: usize, line: &str) -> JoinHandle<(String, Duration)> {
+    pub(super) async fn waits(&self, node: usize, line: &str) -> JoinHandle<(String, Duration)> {
         let before = self.count("redis/wait/").await;
         let mut client = self.client(node);
         let line = line.to_owned();
@@ -72,7 +72,7 @@ impl SeveralNodes {
     }
 }
 
-async fn reply(waiting: JoinHandle<(String, Duration)>) -> String {
+pub(super) async fn reply(waiting: JoinHandle<(String, Duration)>) -> String {
     timeout(PATIENCE, waiting).await.expect("a reply in time").expect("no panic").0
 }
 
