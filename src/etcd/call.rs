@@ -23,10 +23,14 @@ pub struct Etcd<S> {
 impl<S: EtcdStore> Etcd<S> {
     /// The caller of a request. Fails if the caller may not send requests, or requires a leader and no leader is known.
     pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<S::Caller, Status> {
-        self.caller_of(request.extensions(), request.metadata().as_ref())
+        // A call of gRPC was asked who makes it before its message was read.
+        match request.extensions().get::<S::Caller>() {
+            Some(caller) => Ok(caller.clone()),
+            None => self.caller_of(request.extensions(), request.metadata().as_ref()),
+        }
     }
 
-    /// Like [`caller`](Self::caller), for a request that is not gRPC's.
+    /// Like [`caller`](Self::caller), from the extensions and headers of a request whose message is not read yet.
     pub(crate) fn caller_of(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<S::Caller, Status> {
         if requires_leader(headers) && self.store.leader().is_none() {
             return Err(Error::NoLeader.into());

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! routes      which services there are
+//! methods     what is known of a call before its message is read
 //! gateway     the same as JSON over HTTP
 //! kv  lease  watch  lock  election  maintenance  cluster  auth
 //!             a service each
@@ -33,6 +34,7 @@ mod kv;
 mod lease;
 mod lock;
 mod maintenance;
+mod methods;
 pub mod proto;
 mod queue;
 mod range;

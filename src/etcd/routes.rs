@@ -14,7 +14,7 @@ use axum::{
     middleware::{Next, from_fn},
     response::Response as HttpResponse,
 };
-use futures::future::Either;
+use futures::future::{Either, ready};
 use tonic::{
     Status,
     body::Body,
@@ -26,6 +26,7 @@ use crate::{
     EtcdStore,
     call::{Etcd, unknown_method},
     gateway::{self, gateway},
+    methods::needs_identity,
     proto::{
         etcdserverpb::{
             auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
@@ -45,6 +46,7 @@ const LOCK: [&str; 2] = ["/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock"];
 /// All services over a store, as gRPC and as JSON. An unknown one is answered with UNIMPLEMENTED.
 #[derive(Clone, Debug)]
 pub struct EtcdServices<S: EtcdStore> {
+    etcd: Arc<Etcd<S>>,
     kv: KvServer<Etcd<S>>,
     lock: LockServer<Etcd<S>>,
     /// Serves every call that the other routes do not serve.
@@ -61,7 +63,15 @@ impl<S: EtcdStore> Service<HttpRequest<Body>> for EtcdServices<S> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: HttpRequest<Body>) -> Self::Future {
+    fn call(&mut self, mut request: HttpRequest<Body>) -> Self::Future {
+        // A message is decoded into many objects before its service is called. Strangers get no further than here, by their headers.
+        if needs_identity(request.uri().path()) {
+            match self.etcd.caller_of(request.extensions(), request.headers()) {
+                Ok(caller) => _ = request.extensions_mut().insert(caller),
+                Err(status) => return Either::Left(Box::pin(ready(Ok(status.into_http())))),
+            }
+        }
+
         let path = request.uri().path();
         if KV.contains(&path) {
             return Either::Left(self.kv.call(request));
@@ -79,6 +89,7 @@ pub fn services<S: EtcdStore>(store: S) -> EtcdServices<S> {
     let leases = Arc::new(AtomicU64::new(store.random() >> 2));
     let etcd = Etcd { store, shown: Arc::default(), leases };
 
+    let known = Arc::new(etcd.clone());
     let kv = KvServer::new(etcd.clone());
     let lock = LockServer::new(etcd.clone());
 
@@ -93,7 +104,7 @@ pub fn services<S: EtcdStore>(store: S) -> EtcdServices<S> {
         .add_service(AuthServer::new(etcd));
 
     let all = Routes::from(routes.into_axum_router().layer(from_fn(name_unknown_method))).prepare();
-    EtcdServices { kv, lock, all }
+    EtcdServices { etcd: known, kv, lock, all }
 }
 
 /// The services answer a method that they do not know with a code alone. The text is that of etcd.

@@ -1,5 +1,16 @@
 //! Services and methods that are not served.
 
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::Poll,
+};
+
+use bytes::Bytes;
+use futures::stream::poll_fn;
 use http::{Request as HttpRequest, Response as HttpResponse};
 use tonic::{body::Body, codegen::Service as _};
 
@@ -38,4 +49,32 @@ async fn what_is_unknown_is_named_as_etcd_does() {
     }
     // A method that is known keeps its own errors.
     assert_ne!(call("/etcdserverpb.KV/Range").await.code(), tonic::Code::Unimplemented);
+}
+
+/// The status of a call with a token that nobody has, and whether its message was read.
+async fn call_of_stranger(path: &str) -> (Status, bool) {
+    let is_read = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&is_read);
+    let message = poll_fn(move |_| {
+        noted.store(true, Relaxed);
+        Poll::Ready(None::<Result<Bytes, Infallible>>)
+    });
+
+    let request = HttpRequest::post(path).header("content-type", "application/grpc").header("token", "nobody's");
+    let request = request.body(Body::new(axum::body::Body::from_stream(message))).unwrap();
+    let answer: HttpResponse<Body> = Api::new().routes().call(request).await.expect("an answer");
+    (Status::from_header_map(answer.headers()).expect("a status"), is_read.load(Relaxed))
+}
+
+#[tokio::test]
+async fn the_message_of_a_stranger_is_not_read() {
+    for path in
+        ["/etcdserverpb.KV/Txn", "/v3lockpb.Lock/Lock", "/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Watch/Watch"]
+    {
+        let (status, is_read) = call_of_stranger(path).await;
+        assert_eq!((shown(&status).as_str(), is_read), ("16 etcdserver: invalid auth token", false), "{path}");
+    }
+    // By these a client makes itself known.
+    let (_, is_read) = call_of_stranger("/etcdserverpb.Auth/Authenticate").await;
+    assert!(is_read);
 }
