@@ -86,7 +86,7 @@ pub enum TaskOrder {
     Stay,
     /// The task sends GOAWAY, answers the open calls, and ends.
     Finish,
-    /// The task ends at once, because another connection gets the slot.
+    /// The task ends at once: another connection gets the slot, or the client reads nothing.
     GiveWay,
 }
 
@@ -390,6 +390,11 @@ impl Slot {
         if self.order.load(Relaxed) == TaskOrder::Stay as u8 {
             self.tell(TaskOrder::Finish);
         }
+    }
+
+    /// The connection is to end at once, with its open calls.
+    pub fn close(&self) {
+        self.tell(TaskOrder::GiveWay);
     }
 
     fn tell(&self, order: TaskOrder) {

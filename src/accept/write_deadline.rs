@@ -1,8 +1,8 @@
 //! Ends a connection whose client does not read.
 //!
 //! A client that sends requests and never reads would keep its connection, its slot and the answer for ever, because a
-//! full socket is not an error. A client that reads at least `PROGRESS_BYTES` in each [`UNREAD_TIMEOUT`] is not concerned,
-//! nor is one to which nothing is to be written.
+//! full socket is not an error. A client that reads at least `PROGRESS_BYTES` in each [`UNREAD_TIMEOUT`], or in each period of another
+//! length that its port has chosen, is not concerned, nor is one to which nothing is to be written.
 
 use std::{
     io,
@@ -18,22 +18,28 @@ use tokio::{
 
 /// The time in which a client must read `PROGRESS_BYTES` of what waits for it, or all of it.
 pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much a client must read in [`UNREAD_TIMEOUT`].
+/// How much a client must read in that time.
 const PROGRESS_BYTES: usize = 16 << 10;
 
-/// A stream whose writes fail when the other end has not read for [`UNREAD_TIMEOUT`].
+/// A stream whose writes fail when the other end has not read for too long.
 #[derive(Debug)]
 pub struct WriteDeadline<S> {
     stream: S,
+    limit: Duration,
     /// The timer. It runs while bytes wait for room.
     timer: Option<Pin<Box<Sleep>>>,
     written: usize,
 }
 
 impl<S> WriteDeadline<S> {
-    /// Gives this stream a write deadline.
+    /// Gives this stream a write deadline: [`UNREAD_TIMEOUT`].
     pub fn new(stream: S) -> Self {
-        Self { stream, timer: None, written: 0 }
+        Self::within(UNREAD_TIMEOUT, stream)
+    }
+
+    /// The same, with another time limit.
+    pub fn within(limit: Duration, stream: S) -> Self {
+        Self { stream, limit, timer: None, written: 0 }
     }
 
     fn stop_timer(&mut self) {
@@ -46,12 +52,13 @@ impl<S> WriteDeadline<S> {
         if done.is_ready() {
             return done;
         }
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(UNREAD_TIMEOUT)));
+        let limit = self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
         if timer.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
 
-        let seconds = UNREAD_TIMEOUT.as_secs();
+        let seconds = limit.as_secs();
         let why = format!("the client has read less than {PROGRESS_BYTES} bytes of its answers within {seconds} s");
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
     }

@@ -50,6 +50,7 @@ pub use serve::serve;
 #[cfg(feature = "serve")]
 pub use settings::{
     CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, FIRST_MESSAGE_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings,
+    UNREAD_HTTP2_TIMEOUT,
 };
 pub use windows::Windows;
 

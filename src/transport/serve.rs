@@ -10,6 +10,7 @@
 //! | it has had no open call | [`IDLE_TIMEOUT`] | GOAWAY |
 //! | another connection needs its slot ([`Slots`]) | at once | GOAWAY, closed |
 //! | its client of HTTP/1.1 does not read | [`UNREAD_TIMEOUT`](lockkeeper_accept::UNREAD_TIMEOUT) | closed |
+//! | its client of HTTP/2 does not read | [`UNREAD_HTTP2_TIMEOUT`] | closed |
 //! | it was refused since no slot was free | its calls are refused | GOAWAY |
 //! | its certificate counts no more ([`ShownCertificate`]) | at once | GOAWAY; closed after [`CLOSING_TIMEOUT`], also with open calls |
 //! | the node stops | its calls are answered | GOAWAY |
@@ -53,7 +54,7 @@ use super::{
     calls::CallHandler,
     connection::{Connection, Remote},
     plain::{self, Rewound},
-    settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
+    settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings, UNREAD_HTTP2_TIMEOUT},
     tls::{Acceptor, ServerStream, ShownCertificate, WithdrawnCertificate},
 };
 use lockkeeper_accept::{ArrivingBytes, LogThrottle, ReadState, Slot, SlotGuard, Slots, TaskOrder, WriteDeadline};
@@ -159,7 +160,8 @@ async fn connection<S, V>(
     let answers = service_fn(move |request| calls.clone().answer(request));
 
     let Some(http1) = http1 else {
-        return to_its_end(http2.serve_connection(TokioIo::new(connection), answers), slot, remote, stopping).await;
+        let stream = TokioIo::new(WriteDeadline::within(UNREAD_HTTP2_TIMEOUT, connection));
+        return to_its_end(http2.serve_connection(stream, answers), slot, remote, stopping).await;
     };
 
     let told = tokio::select! {
@@ -170,12 +172,12 @@ async fn connection<S, V>(
 
     match told {
         Ok(Ok((stream, true))) => {
-            let stream = WithoutScheme::new(stream);
-            to_its_end(http2.serve_connection(TokioIo::new(stream), answers), slot, remote, stopping).await;
+            let stream = TokioIo::new(WriteDeadline::within(UNREAD_HTTP2_TIMEOUT, WithoutScheme::new(stream)));
+            to_its_end(http2.serve_connection(stream, answers), slot, remote, stopping).await;
         }
         Ok(Ok((mut stream, false))) => {
             stream.stream().skip_preface();
-            // HTTP/2 has its pings. Without a deadline, a client of HTTP/1 that does not read would keep its slot for ever.
+            // HTTP/1 has no pings, so its client has less time.
             let stream = TokioIo::new(WriteDeadline::new(stream));
             to_its_end(http1.serve_connection(stream, answers), slot, remote, stopping).await;
         }

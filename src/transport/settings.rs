@@ -35,6 +35,9 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection may stay without an open call after its last one.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time in which a client of HTTP/2 must read some of what is written to it (see [`WriteDeadline`](lockkeeper_accept::WriteDeadline)).
+/// HTTP/2's pings do not notice one that goes on sending calls.
+pub const UNREAD_HTTP2_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the message of a call whose service waits for it.
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a connection without an open call to end after GOAWAY.

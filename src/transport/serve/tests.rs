@@ -4,6 +4,7 @@ use std::{convert::Infallible, io, time::Duration};
 
 use bytes::Bytes;
 use h2::{Reason, client::SendRequest};
+use hyper::body::Frame;
 use lockkeeper_accept::UNREAD_TIMEOUT;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
@@ -15,7 +16,7 @@ use tonic::{Code, Status};
 use tower::{service_fn, util::BoxCloneService};
 
 use super::*;
-use crate::{FIRST_MESSAGE_TIMEOUT, Windows};
+use crate::{FIRST_MESSAGE_TIMEOUT, UNREAD_HTTP2_TIMEOUT, Windows};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Longer than any deadline of a connection.
@@ -40,6 +41,18 @@ impl Listen for Incoming {
     }
 }
 
+/// An answer that has no end.
+struct Endless;
+
+impl HttpBody for Endless {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[7; 16 << 10])))))
+    }
+}
+
 /// A port whose service reads a whole request at once, and then answers; if it is deaf, it starts reading later.
 struct Port(mpsc::Sender<DuplexStream>);
 
@@ -48,6 +61,7 @@ impl Port {
         let (sender, receiver) = mpsc::channel(8);
         let service = service_fn(async |request: Request<Body>| {
             let is_deaf = request.uri().path().ends_with("/deaf");
+            let is_endless = request.uri().path().ends_with("/endless");
             let mut body = request.into_body();
             if is_deaf {
                 sleep(DEAF).await;
@@ -55,7 +69,8 @@ impl Port {
             while let Some(Ok(_)) = poll_fn(|context| hyper::body::Body::poll_frame(Pin::new(&mut body), context)).await
             {
             }
-            Ok::<_, Infallible>(Status::ok("").into_http())
+            let answer = if is_endless { Response::new(Body::new(Endless)) } else { Status::ok("").into_http() };
+            Ok::<_, Infallible>(answer)
         });
         tokio::spawn(serve(
             Incoming(receiver),
@@ -233,6 +248,28 @@ async fn a_client_of_http1_that_does_not_read_is_closed() {
     sleep(2 * UNREAD_TIMEOUT).await;
     stream.read_to_end(&mut Vec::new()).await.expect("it was closed");
     assert_eq!(began.elapsed(), 2 * UNREAD_TIMEOUT);
+}
+
+/// Its calls are what HTTP/2's pings would take for a sign of life.
+#[tokio::test(start_paused = true)]
+async fn a_client_of_http2_that_calls_and_does_not_read_is_closed() {
+    const APART: Duration = Duration::from_secs(2);
+    // A preface with the largest window for each stream, and the largest for the connection.
+    let mut said = PREFACE[..PREFACE.len() - 9].to_vec();
+    said.extend(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0");
+    let call = |id: u32| [&b"\0\0\x0c\x01\x05"[..], &id.to_be_bytes(), b"\x83\x86\x44\x08/endless"].concat();
+
+    let mut stream = Port::open(Settings::CLIENTS).connect().await;
+    stream.write_all(&said).await.expect("there is room");
+    let began = Instant::now();
+    for id in (1..).step_by(2) {
+        if stream.write_all(&call(id)).await.is_err() {
+            break;
+        }
+        assert!(began.elapsed() < LONG, "it goes on");
+        sleep(APART).await;
+    }
+    assert!(began.elapsed() >= UNREAD_HTTP2_TIMEOUT && began.elapsed() <= UNREAD_HTTP2_TIMEOUT + APART);
 }
 
 #[tokio::test(start_paused = true)]
