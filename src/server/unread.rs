@@ -12,9 +12,11 @@
 //!
 //! An answer by HTTP/1 has no place for a status at its end, so its connection is closed in the middle of the answer.
 //!
-//! The limits leave out the bytes that the transport holds for each stream: at most the client's flow-control window and two chunks.
+//! The transport may hold some chunks of each stream: at most the client's flow-control window, 64 KiB of it, and two chunks. They count
+//! until they have left or their stream is reset, also after the rest of the answer was dropped.
 
 mod budgets;
+mod chunks;
 
 use std::{
     collections::BTreeMap,
@@ -158,7 +160,7 @@ struct HeldAnswer {
     /// Data taken from the source, and the data that follow it.
     rest: Bytes,
     ahead: Bytes,
-    /// Number of bytes counted as waiting: of both, and of the chunk that the transport took last.
+    /// Number of bytes counted as waiting: of both, each as a whole until its last byte is copied. Copies count for themselves.
     counted: usize,
     /// When the transport took the last chunk, if it has not asked for more since.
     since: Option<Instant>,
@@ -216,8 +218,6 @@ impl HeldAnswer {
     /// Returns the next data, at most a chunk, or the end.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Yielded, Status>> {
         self.since = None;
-        self.count_what_is_here();
-
         if self.rest.is_empty() {
             self.rest = std::mem::take(&mut self.ahead);
         }
@@ -235,7 +235,20 @@ impl HeldAnswer {
         }
 
         self.since = Some(Instant::now());
-        Poll::Ready(Ok(Yielded::Data(self.rest.split_to(self.rest.len().min(CHUNK)))))
+        Poll::Ready(Ok(Yielded::Data(self.next_chunk())))
+    }
+
+    /// Copies the next chunk of the data in memory, which are freed after their last one.
+    fn next_chunk(&mut self) -> Bytes {
+        let next = self.rest.split_to(self.rest.len().min(CHUNK));
+        if self.rest.is_empty() {
+            let freed = self.counted - self.ahead.len();
+            self.counted = self.ahead.len();
+            self.account.give_back(freed - next.len());
+        } else {
+            self.account.take_anyway(next.len());
+        }
+        chunks::taken(&next, &self.account)
     }
 
     /// Whether only the end follows the data in memory. The source is dropped then.
@@ -261,13 +274,6 @@ impl HeldAnswer {
         }
     }
 
-    /// Counts the data in memory. The transport asks for more, so the client has taken the chunk before.
-    fn count_what_is_here(&mut self) {
-        let here = self.rest.len() + self.ahead.len();
-        self.account.give_back(self.counted - here);
-        self.counted = here;
-    }
-
     fn take_in(&mut self, bytes: usize) -> Result<(), Status> {
         if self.is_due {
             self.account.take_anyway(bytes);
@@ -291,7 +297,7 @@ impl HeldAnswer {
         self.rest = Bytes::new();
         self.ahead = Bytes::new();
         self.since = None;
-        self.count_what_is_here();
+        self.account.give_back(std::mem::take(&mut self.counted));
     }
 }
 
@@ -457,6 +463,15 @@ mod tests {
         }
     }
 
+    /// A buffer whose end can be seen.
+    struct Buffer(Arc<[u8; 3 * CHUNK]>);
+
+    impl AsRef<[u8]> for Buffer {
+        fn as_ref(&self) -> &[u8] {
+            &self.0[..]
+        }
+    }
+
     fn data(bytes: usize) -> Frame<Bytes> {
         Frame::data((0..bytes).map(|at| at as u8).collect())
     }
@@ -511,6 +526,27 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_counts_until_the_transport_lets_go_of_it_and_keeps_nothing_else() {
+        let unread = UnreadLayer::new(LIMITS);
+        let all = Arc::new([7; 3 * CHUNK]);
+        let (buffer, in_memory) = (Bytes::from_owner(Buffer(Arc::clone(&all))), Arc::downgrade(&all));
+        drop(all);
+        let (mut answer, _) = answer(&unread, 1, [Frame::data(buffer), end()]);
+        let first = next(&mut answer).and_then(|frame| frame.into_data().ok()).expect("the first chunk");
+        assert_eq!(waiting(&unread), 4 * CHUNK, "the whole buffer, and the copy of a part");
+
+        let others = [(); 2].map(|()| next(&mut answer).and_then(|frame| frame.into_data().ok()).expect("a chunk"));
+        assert!(in_memory.upgrade().is_none(), "its last byte was copied");
+        assert!(next(&mut answer).is_some_and(|frame| frame.is_trailers()));
+        drop(answer);
+        assert_eq!(waiting(&unread), 3 * CHUNK, "the transport holds three chunks");
+        drop(others);
+        assert_eq!((waiting(&unread), &first[..]), (CHUNK, &[7; CHUNK][..]));
+        drop(first);
+        assert_eq!(waiting(&unread), 0);
+    }
+
+    #[test]
     fn what_waits_on_a_connection_is_limited() {
         let unread = UnreadLayer::new(LIMITS);
         let (mut first, _) = answer(&unread, 1, [data(5 * CHUNK)]);
@@ -548,11 +584,15 @@ mod tests {
         let unread = UnreadLayer::new(LIMITS);
         tokio::spawn(unread.clone().watch_over());
         let (mut stalled, source) = answer(&unread, 1, [data(10), data(3 * CHUNK)]);
+        let (mut kept, _) = answer(&unread, 2, [data(3 * CHUNK)]);
+        let in_transport = next(&mut kept).and_then(|frame| frame.into_data().ok()).expect("the first chunk");
         let (mut quiet, of_quiet) = answer(&unread, 1, [data(10), data(20)]);
         assert!(next(&mut stalled).is_some());
         while next(&mut quiet).is_some() {}
         sleep(LIMITS.patience + 2 * LOOK).await;
         assert!(source.upgrade().is_none() && of_quiet.upgrade().is_some());
+        assert_eq!(waiting(&unread), CHUNK, "the transport still holds one chunk");
+        drop(in_transport);
         assert_eq!(waiting(&unread), 0);
         let status = refusal(&mut stalled);
         assert!(status.message().contains("10 s, the limit"), "{status}");
