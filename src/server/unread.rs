@@ -9,19 +9,22 @@
 //!   that may have changed something is small, and is never replaced.
 //! * A stream that is not read for [`UnreadAnswerLimits::patience`] ends. The waiting bytes are dropped, and so is their source
 //!   with all that it holds, such as a clone of the table. The client gets RESOURCE_EXHAUSTED where it stopped reading.
+//! * A connection of which nothing is read for [`UnreadAnswerLimits::connection_patience`] is closed, with the chunks that the transport
+//!   still holds for it. Otherwise, a client that never opens its windows would use up the budgets of others for as long as it likes.
 //!
 //! An answer by HTTP/1 has no place for a status at its end, so its connection is closed in the middle of the answer.
 //!
 //! The transport may hold some chunks of each stream: at most the client's flow-control window, 64 KiB of it, and two chunks. They count
 //! until they have left or their stream is reset, also after the rest of the answer was dropped.
 
+mod accounts;
 mod budgets;
 mod chunks;
 
 use std::{
     collections::BTreeMap,
     fmt,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -46,9 +49,12 @@ use tonic::{
 use tower::{Layer, Service};
 
 pub(super) use self::budgets::UnreadAnswerLimits;
-use self::budgets::{Account, ByteBudget};
+use self::{
+    accounts::Accounts,
+    budgets::{Account, ByteBudget},
+};
 use super::{api::Error, v1::deadlines};
-use lockkeeper_transport::Remote;
+use lockkeeper_transport::{LogThrottle, Remote};
 
 /// Maximum number of bytes of an answer that the transport takes at a time.
 const CHUNK: usize = 16 * 1024;
@@ -68,55 +74,47 @@ struct Limiter {
     /// Answers that may not be read in time, by their number.
     slow: Mutex<BTreeMap<u64, Weak<Mutex<HeldAnswer>>>>,
     last: AtomicU64,
-}
-
-#[derive(Default)]
-struct Accounts {
-    connections: BTreeMap<SocketAddr, Weak<Account>>,
-    addresses: BTreeMap<IpAddr, Weak<ByteBudget>>,
+    closed: LogThrottle,
 }
 
 impl UnreadLayer {
     /// Makes the limits. Streams that are not read end only while [`watch_over`](Self::watch_over) runs.
     pub(super) fn new(limits: UnreadAnswerLimits) -> Self {
         let node = ByteBudget::new("of all clients", limits.node);
-        let limiter =
-            Limiter { limits, node, accounts: Mutex::default(), slow: Mutex::default(), last: AtomicU64::new(0) };
+        let limiter = Limiter {
+            limits,
+            node,
+            accounts: Mutex::default(),
+            slow: Mutex::default(),
+            last: AtomicU64::new(0),
+            closed: LogThrottle::default(),
+        };
         Self { limiter: Arc::new(limiter) }
     }
 
     /// Keeps the body of an answer to this client within the limits. An answer that is due is never replaced by a refusal.
     pub(super) fn limit(&self, client: SocketAddr, body: Body, is_due: bool, has_trailers: bool) -> Body {
-        let held = Arc::new(Mutex::new(HeldAnswer::new(body, self.limiter.account(client), is_due)));
+        self.hold(self.limiter.account(client, None), body, is_due, has_trailers)
+    }
+
+    fn hold(&self, account: Arc<Account>, body: Body, is_due: bool, has_trailers: bool) -> Body {
+        let held = Arc::new(Mutex::new(HeldAnswer::new(body, account, is_due)));
         Body::new(Metered { held, limiter: Arc::clone(&self.limiter), has_begun: false, has_trailers })
     }
 
-    /// Ends the streams that are not read for too long. Does not return.
+    /// Ends the streams and the connections that are not read for too long. Does not return.
     pub(super) async fn watch_over(self) {
         loop {
             sleep(LOOK).await;
             self.limiter.end_stalled_streams();
-            self.limiter.forget_connections();
+            self.limiter.end_stalled_connections();
         }
     }
 }
 
 impl Limiter {
-    fn account(&self, remote: SocketAddr) -> Arc<Account> {
-        let mut accounts = lock(&self.accounts);
-        if let Some(account) = accounts.connections.get(&remote).and_then(Weak::upgrade) {
-            return account;
-        }
-
-        let known = accounts.addresses.get(&remote.ip()).and_then(Weak::upgrade);
-        let address =
-            known.unwrap_or_else(|| ByteBudget::new("of all connections from its address", self.limits.address));
-        accounts.addresses.insert(remote.ip(), Arc::downgrade(&address));
-
-        let connection = ByteBudget::new("of its connection", self.limits.connection);
-        let account = Arc::new(Account::new(connection, address, Arc::clone(&self.node)));
-        accounts.connections.insert(remote, Arc::downgrade(&account));
-        account
+    fn account(&self, address: SocketAddr, remote: Option<&Remote>) -> Arc<Account> {
+        lock(&self.accounts).account(address, remote, &self.limits, &self.node)
     }
 
     fn watch(&self, held: &Arc<Mutex<HeldAnswer>>) {
@@ -124,10 +122,25 @@ impl Limiter {
         lock(&self.slow).insert(number, Arc::downgrade(held));
     }
 
-    fn forget_connections(&self) {
-        let mut accounts = lock(&self.accounts);
-        accounts.connections.retain(|_, account| account.strong_count() > 0);
-        accounts.addresses.retain(|_, budget| budget.strong_count() > 0);
+    fn end_stalled_connections(&self) {
+        let patience = self.limits.connection_patience;
+        let still = {
+            let mut accounts = lock(&self.accounts);
+            accounts.forget();
+            accounts.standing_still(Instant::now(), patience)
+        };
+
+        for (remote, connection) in still {
+            // The port for HTTP/1 ends such connections by itself.
+            let Some(connection) = connection else { continue };
+            connection.close();
+
+            // A client can cause as many of these as it likes.
+            if let Some(count) = self.closed.count() {
+                let seconds = patience.as_secs();
+                tracing::warn!(count, %remote, seconds, "connections were closed: nothing of the answers that wait for them was read");
+            }
+        }
     }
 
     fn end_stalled_streams(&self) {
@@ -409,7 +422,8 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let remote = request.extensions().get::<Remote>().map(|remote| remote.address);
+        let remote = request.extensions().get::<Remote>();
+        let account = remote.map(|remote| self.unread.limiter.account(remote.address, Some(remote)));
         let path = request.uri().path();
         let is_due = deadlines::changes_something(path) || lockkeeper_etcd::changes_something(path);
 
@@ -417,8 +431,8 @@ where
         let has_trailers = request.version() == Version::HTTP_2;
         let wrap: Wrap = Box::new(move |response| {
             // Only tests call without a connection.
-            let Some(remote) = remote else { return response };
-            response.map(|body| unread.limit(remote, body, is_due, has_trailers))
+            let Some(account) = account else { return response };
+            response.map(|body| unread.hold(account, body, is_due, has_trailers))
         });
 
         self.inner.call(request).map_ok(wrap)
@@ -443,6 +457,7 @@ mod tests {
         address: 16 * CHUNK,
         node: 20 * CHUNK,
         patience: Duration::from_secs(10),
+        connection_patience: Duration::from_secs(60),
     };
 
     /// Frames that are ready; after them it is pending for ever.
@@ -484,7 +499,7 @@ mod tests {
     fn answer(unread: &UnreadLayer, port: u16, frames: impl Into<VecDeque<Frame<Bytes>>>) -> (Metered, Weak<()>) {
         let source = Frames { frames: frames.into(), _alive: Arc::default() };
         let there = Arc::downgrade(&source._alive);
-        let account = unread.limiter.account(([127, 0, 0, 1], port).into());
+        let account = unread.limiter.account(([127, 0, 0, 1], port).into(), None);
         let held = Arc::new(Mutex::new(HeldAnswer::new(Body::new(source), account, false)));
         (Metered { held, limiter: Arc::clone(&unread.limiter), has_begun: false, has_trailers: true }, there)
     }
@@ -596,6 +611,32 @@ mod tests {
         assert_eq!(waiting(&unread), 0);
         let status = refusal(&mut stalled);
         assert!(status.message().contains("10 s, the limit"), "{status}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_of_which_nothing_is_read_stands_still() {
+        let unread = UnreadLayer::new(LIMITS);
+        let ports = || {
+            let still = lock(&unread.limiter.accounts).standing_still(Instant::now(), LIMITS.connection_patience);
+            still.into_iter().map(|(address, _)| address.port()).collect::<Vec<_>>()
+        };
+        let [mut stuck, mut slow, mut idle] = [1, 2, 3].map(|port| answer(&unread, port, [data(3 * CHUNK)]).0);
+        let in_transport = next(&mut stuck).expect("the first chunk");
+        let chunks = [(); 2].map(|()| next(&mut slow).expect("a chunk"));
+        while next(&mut idle).is_some() {}
+        assert!(ports().is_empty());
+
+        sleep(LIMITS.connection_patience / 2).await;
+        assert!(ports().is_empty());
+        drop(chunks);
+        sleep(LIMITS.connection_patience / 2).await;
+        assert_eq!(ports(), [1], "one reads, and nothing waits for the other");
+        drop(stuck);
+        sleep(LIMITS.connection_patience).await;
+        assert_eq!(ports(), [1, 2], "a chunk of an answer that is over waits too");
+        drop((in_transport, slow));
+        sleep(LIMITS.connection_patience).await;
+        assert!(ports().is_empty());
     }
 
     #[tokio::test]

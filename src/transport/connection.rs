@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll},
@@ -14,7 +14,7 @@ use std::{
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::tls::{ShownCertificate, Subject};
-use lockkeeper_accept::ReadState;
+use lockkeeper_accept::{ReadState, Slot};
 
 /// Bytes of HTTP/2's connection preface, which is constant.
 const PREFACE_BYTES: usize = 24;
@@ -62,6 +62,8 @@ impl Preface {
 #[derive(Debug, Default)]
 struct ConnectionToken {
     must_finish: AtomicBool,
+    /// Gives the connection's task its orders, once it has one.
+    slot: OnceLock<Weak<Slot>>,
 }
 
 /// The origin of a connection, and whether it is still open: in the extensions of each request.
@@ -88,6 +90,14 @@ impl Remote {
     pub fn finish(&self) {
         if let Some(token) = self.connection.upgrade() {
             token.must_finish.store(true, Relaxed);
+        }
+    }
+
+    /// Closes the connection at once, with its open calls and all that waits for its client.
+    pub fn close(&self) {
+        let token = self.connection.upgrade();
+        if let Some(slot) = token.and_then(|token| token.slot.get()?.upgrade()) {
+            slot.close();
         }
     }
 
@@ -122,6 +132,12 @@ impl<S> Connection<S> {
     /// The same, with the certificate of the other end.
     pub(super) fn with_certificate(self, certificate: Option<ShownCertificate>) -> Self {
         Self { certificate, ..self }
+    }
+
+    /// Lets its [`Remote`]s close it by its slot.
+    pub(super) fn takes(&self, slot: &Arc<Slot>) {
+        // A connection has one slot.
+        let _ = self.token.slot.set(Arc::downgrade(slot));
     }
 
     /// The origin of the connection.

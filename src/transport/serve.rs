@@ -9,6 +9,7 @@
 //! | it makes no first call | [`FIRST_CALL_TIMEOUT`] | GOAWAY |
 //! | it has had no open call | [`IDLE_TIMEOUT`] | GOAWAY |
 //! | another connection needs its slot ([`Slots`]) | at once | GOAWAY, closed |
+//! | a service has it closed ([`Remote::close`]) | at once | GOAWAY, closed |
 //! | its client of HTTP/1.1 does not read | [`UNREAD_TIMEOUT`](lockkeeper_accept::UNREAD_TIMEOUT) | closed |
 //! | its client of HTTP/2 does not read | [`UNREAD_HTTP2_TIMEOUT`] | closed |
 //! | it was refused since no slot was free | its calls are refused | GOAWAY |
@@ -154,6 +155,7 @@ async fn connection<S, V>(
     V::Future: Send,
 {
     let slot = &slot_guard.0;
+    connection.takes(slot);
     let remote = connection.remote();
     let without_message = Arc::new(Semaphore::new(without_message_max));
     let calls = CallHandler { slot: Arc::clone(slot), remote: remote.clone(), without_message, arriving, service };

@@ -24,12 +24,19 @@ pub(crate) struct UnreadAnswerLimits {
     pub(crate) node: usize,
     /// How long a stream may go without being read.
     pub(crate) patience: Duration,
+    /// How long a connection may go without being read, if something waits for it.
+    pub(crate) connection_patience: Duration,
 }
 
 impl UnreadAnswerLimits {
     /// The limits for clients. A connection may have sixteen of the largest list pages waiting.
-    pub(crate) const CLIENTS: Self =
-        Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) };
+    pub(crate) const CLIENTS: Self = Self {
+        connection: 4 << 20,
+        address: 16 << 20,
+        node: 32 << 20,
+        patience: Duration::from_secs(10),
+        connection_patience: Duration::from_secs(60),
+    };
 }
 
 /// A number of bytes that wait, and their limit.
@@ -67,24 +74,28 @@ impl ByteBudget {
 
 /// The budgets that count for one connection: the connection's, its address's and the node's.
 #[derive(Debug)]
-pub(super) struct Account([Arc<ByteBudget>; 3]);
+pub(super) struct Account {
+    budgets: [Arc<ByteBudget>; 3],
+    /// How many chunks have left: the client reads, or has given up their calls.
+    read: AtomicUsize,
+}
 
 impl Account {
     pub(super) fn new(connection: Arc<ByteBudget>, address: Arc<ByteBudget>, node: Arc<ByteBudget>) -> Self {
-        Self([connection, address, node])
+        Self { budgets: [connection, address, node], read: AtomicUsize::new(0) }
     }
 
     /// Fails with the budget that is exhausted. A connection with at most [`LITTLE`] waiting always gets that much, so a client that reads
     /// is served although others at its address do not read.
     pub(super) fn take(&self, bytes: usize) -> Result<(), &ByteBudget> {
-        let Self([connection, ..]) = self;
+        let [connection, ..] = &self.budgets;
         if connection.used().saturating_add(bytes) <= LITTLE {
             self.take_anyway(bytes);
             return Ok(());
         }
-        for (at, budget) in self.0.iter().enumerate() {
+        for (at, budget) in self.budgets.iter().enumerate() {
             if !budget.take(bytes) {
-                self.0[..at].iter().for_each(|taken| taken.give_back(bytes));
+                self.budgets[..at].iter().for_each(|taken| taken.give_back(bytes));
                 return Err(budget);
             }
         }
@@ -93,10 +104,27 @@ impl Account {
 
     /// Takes the bytes even if a budget is exhausted.
     pub(super) fn take_anyway(&self, bytes: usize) {
-        self.0.iter().for_each(|budget| _ = budget.used.fetch_add(bytes, Ordering::Relaxed));
+        self.budgets.iter().for_each(|budget| _ = budget.used.fetch_add(bytes, Ordering::Relaxed));
     }
 
     pub(super) fn give_back(&self, bytes: usize) {
-        self.0.iter().for_each(|budget| budget.give_back(bytes));
+        self.budgets.iter().for_each(|budget| budget.give_back(bytes));
+    }
+
+    /// A chunk has left the transport.
+    pub(super) fn leave(&self, bytes: usize) {
+        self.give_back(bytes);
+        self.read.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that changes whenever the client reads.
+    pub(super) fn read(&self) -> usize {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing waits on the connection.
+    pub(super) fn is_empty(&self) -> bool {
+        let [connection, ..] = &self.budgets;
+        connection.used() == 0
     }
 }

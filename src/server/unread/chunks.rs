@@ -28,6 +28,6 @@ impl AsRef<[u8]> for TakenChunk {
 
 impl Drop for TakenChunk {
     fn drop(&mut self) {
-        self.account.give_back(self.bytes.len());
+        self.account.leave(self.bytes.len());
     }
 }

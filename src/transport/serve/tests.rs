@@ -62,6 +62,9 @@ impl Port {
         let service = service_fn(async |request: Request<Body>| {
             let is_deaf = request.uri().path().ends_with("/deaf");
             let is_endless = request.uri().path().ends_with("/endless");
+            if request.uri().path().ends_with("/close") {
+                request.extensions().get::<Remote>().expect("each call has one").close();
+            }
             let mut body = request.into_body();
             if is_deaf {
                 sleep(DEAF).await;
@@ -248,6 +251,19 @@ async fn a_client_of_http1_that_does_not_read_is_closed() {
     sleep(2 * UNREAD_TIMEOUT).await;
     stream.read_to_end(&mut Vec::new()).await.expect("it was closed");
     assert_eq!(began.elapsed(), 2 * UNREAD_TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_its_service_closes_ends_with_its_open_calls() {
+    let port = Port::open(Settings::CLIENTS);
+    let mut client = port.client().await;
+    let (open, mut stream) = client.call().await;
+    stream.send_data(Bytes::from_static(MESSAGE), false).expect("there is room");
+    let (_closing, _requests) = client.call_of("http://node/service/close").await;
+    let began = Instant::now();
+    open.await.expect_err("its connection is closed");
+    let _ = client.end().await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 /// Its calls are what HTTP/2's pings would take for a sign of life.
