@@ -250,8 +250,12 @@ pub struct ZookeeperChange {
     pub key: Vec<u8>,
     /// What happened.
     pub kind: ZookeeperChangeKind,
-    /// The new value, of a change. It may be left out for the other kinds.
-    pub value: Option<Arc<[u8]>>,
+    /// The value before, if there was an entry.
+    pub before: Option<Arc<[u8]>>,
+    /// The value since, unless the entry was deleted.
+    pub after: Option<Arc<[u8]>>,
+    /// The value of the parent as of this revision, or before it if the parent was deleted with it. It may be left out for a new value.
+    pub parent: Option<Arc<[u8]>>,
 }
 
 impl fmt::Debug for ZookeeperChange {

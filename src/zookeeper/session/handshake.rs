@@ -75,7 +75,8 @@ pub(crate) async fn greet<S: ZookeeperStore>(
     outbox.received.store(1, Relaxed);
     outbox.sent.store(1, Relaxed);
     let ended = |_| ZookeeperStoreError::NotExecuted("this node has lost the feed of its changes".to_owned());
-    let id = node.hub.register(start.attached, &outbox).map_err(ended)?;
+    let identities = Arc::new(ClientIdentities::new(address.ip(), identity.clone()));
+    let id = node.hub.register(start.attached, &outbox, &identities).map_err(ended)?;
     let answer = ConnectAnswer {
         timeout_ms: i32::try_from(start.ttl_ms).unwrap_or(i32::MAX),
         session: i64::try_from(start.attached.session).unwrap_or_default(),
@@ -87,7 +88,7 @@ pub(crate) async fn greet<S: ZookeeperStore>(
         id,
         outbox,
         address,
-        identities: ClientIdentities::new(address.ip(), identity.clone()),
+        identities,
         identity,
         last_told: start.revision,
         has_opened: request.session == 0,

@@ -70,7 +70,7 @@ pub(crate) struct ClientSession<S> {
     /// Who the client is for the policy of the store.
     identity: Option<String>,
     /// Who the client is for access lists.
-    identities: ClientIdentities,
+    identities: Arc<ClientIdentities>,
     /// The highest revision that it was told.
     last_told: u64,
     /// Whether the session began with this connection.
@@ -325,9 +325,10 @@ impl<S: ZookeeperStore> ClientSession<S> {
     }
 
     async fn add_digest(&mut self, credentials: &str) -> Result<Result<(), ErrorCode>, ClosingReason> {
-        if let Err(code) = self.identities.add_digest(credentials) {
+        if let Err(code) = Arc::make_mut(&mut self.identities).add_digest(credentials) {
             return Ok(Err(code));
         }
+        self.node.hub.set_identities(self.id, &self.identities);
         // The user may be one of the policy's, too. A certificate is the stronger proof, and stays.
         if self.identity.is_none()
             && let Some((user, password)) = credentials.split_once(':')

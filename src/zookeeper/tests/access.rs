@@ -13,11 +13,11 @@ use crate::{
 const NO_AUTH: i32 = -102;
 const INVALID_ACL: i32 = -114;
 
-fn entry(permissions: i32, scheme: &str, id: &str) -> AclEntry {
+pub(super) fn entry(permissions: i32, scheme: &str, id: &str) -> AclEntry {
     AclEntry { permissions, scheme: scheme.to_owned(), id: id.to_owned() }
 }
 
-async fn create_with(client: &mut Client, path: &str, acl: &[AclEntry]) -> Result<(), i32> {
+pub(super) async fn create_with(client: &mut Client, path: &str, acl: &[AclEntry]) -> Result<(), i32> {
     let write = |out: &mut JuteWriter| {
         out.string(path).buffer(None);
         AclEntry::write_list(acl, out);
@@ -26,7 +26,7 @@ async fn create_with(client: &mut Client, path: &str, acl: &[AclEntry]) -> Resul
     client.ask(Opcode::CREATE, write).await.map(|_| ())
 }
 
-async fn authenticate(client: &mut Client, scheme: &str, credentials: &[u8]) -> Result<(), i32> {
+pub(super) async fn authenticate(client: &mut Client, scheme: &str, credentials: &[u8]) -> Result<(), i32> {
     let sent = client.send(Opcode::AUTH, |out| drop_ref(out.int(0).string(scheme).buffer(Some(credentials)))).await;
     client.reply(sent).await.map(|(zxid, _)| assert_eq!(zxid, 0))
 }

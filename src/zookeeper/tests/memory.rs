@@ -286,12 +286,15 @@ impl MemoryCluster {
 impl MemoryState {
     fn delete(&mut self, key: &[u8]) -> Option<ZookeeperChange> {
         let entry = self.entries.remove(key)?;
-        if let Some(parent) = entry.parent.and_then(|parent| self.entries.get_mut(&parent)) {
-            parent.stored.children.live -= 1;
-            parent.stored.children.changed = self.revision;
-        }
+        let above = entry.parent.and_then(|parent| self.entries.get_mut(&parent));
+        let parent = above.map(|above| {
+            above.stored.children.live -= 1;
+            above.stored.children.changed = self.revision;
+            Arc::clone(&above.stored.value)
+        });
         let kind = ZookeeperChangeKind::Deleted;
-        Some(ZookeeperChange { revision: self.revision, key: key.to_vec(), kind, value: None })
+        let before = Some(entry.stored.value);
+        Some(ZookeeperChange { revision: self.revision, key: key.to_vec(), kind, before, after: None, parent })
     }
 
     fn write(
@@ -316,6 +319,7 @@ impl MemoryState {
                     children: ChildCounts::default(),
                     value: Arc::clone(value),
                 };
+                let before = self.entries.get(key).map(|entry| Arc::clone(&entry.stored.value));
                 let entry =
                     self.entries.entry(key.clone()).or_insert(MemoryEntry { stored: new.clone(), parent: None });
                 entry.stored.modified = revision;
@@ -326,7 +330,8 @@ impl MemoryState {
                 } else {
                     ZookeeperChangeKind::Changed
                 };
-                changes.push(ZookeeperChange { revision, key: key.clone(), kind, value: Some(Arc::clone(value)) });
+                let after = Some(Arc::clone(value));
+                changes.push(ZookeeperChange { revision, key: key.clone(), kind, before, after, parent: None });
                 Ok(None)
             }
             ZookeeperWrite::CreateChild { parent, key, is_numbered, value, owner } => {
@@ -346,6 +351,7 @@ impl MemoryState {
                 above.stored.children.made += 1;
                 above.stored.children.live += 1;
                 above.stored.children.changed = revision;
+                let parent_value = Some(Arc::clone(&above.stored.value));
                 let stored = ZookeeperEntry {
                     created: revision,
                     modified: revision,
@@ -354,12 +360,13 @@ impl MemoryState {
                     value: Arc::clone(value),
                 };
                 // One change tells of both, as the event of an entry that had another one before it.
-                let told = changes.len();
-                changes.retain(|change| change.key != key);
-                let is_again = changes.len() < told;
+                let told = changes.iter().position(|change| change.key == key);
+                let before = told.map(|told| changes.remove(told)).and_then(|change| change.before);
+                let is_again = before.is_some();
                 self.entries.insert(key.clone(), MemoryEntry { stored, parent: Some(parent.clone()) });
                 let kind = ZookeeperChangeKind::Created { is_again };
-                changes.push(ZookeeperChange { revision, key: key.clone(), kind, value: None });
+                let after = Some(Arc::clone(value));
+                changes.push(ZookeeperChange { revision, key: key.clone(), kind, before, after, parent: parent_value });
                 Ok(Some(key))
             }
         }

@@ -3,6 +3,7 @@
 mod abuse;
 mod access;
 mod client;
+mod hidden;
 mod memory;
 mod multis;
 mod operations;

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     AppliedStep, NumberedSession,
+    tree::ClientIdentities,
     watches::{EventOutbox, WatchHub, WatchLimits},
     wire::Opcode,
 };
@@ -313,8 +314,9 @@ fn of_two_connections_of_a_session_the_later_attachment_stays() {
     let outbox = || Arc::new(EventOutbox::new("127.0.0.1:1".parse().unwrap(), 1));
     let earlier = outbox();
     let later = outbox();
-    let last = hub.register(NumberedSession { session: 7, number: 2 }, &later).unwrap();
-    let first = hub.register(NumberedSession { session: 7, number: 1 }, &earlier).unwrap();
+    let nobody = Arc::new(ClientIdentities::new([127, 0, 0, 1].into(), None));
+    let last = hub.register(NumberedSession { session: 7, number: 2 }, &later, &nobody).unwrap();
+    let first = hub.register(NumberedSession { session: 7, number: 1 }, &earlier, &nobody).unwrap();
     assert!(earlier.kill.is_cancelled() && !later.kill.is_cancelled());
     hub.forget(first);
     hub.tell(&AppliedStep { revision: 1, over: vec![7], ..AppliedStep::default() });

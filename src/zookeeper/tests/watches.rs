@@ -7,22 +7,22 @@ use super::{
 };
 use crate::wire::{AclEntry, JuteWriter, Opcode};
 
-const CREATED: i32 = 1;
-const DELETED: i32 = 2;
-const DATA: i32 = 3;
-const CHILDREN: i32 = 4;
+pub(super) const CREATED: i32 = 1;
+pub(super) const DELETED: i32 = 2;
+pub(super) const DATA: i32 = 3;
+pub(super) const CHILDREN: i32 = 4;
 
-fn event(kind: i32, path: &str) -> (i32, String) {
+pub(super) fn event(kind: i32, path: &str) -> (i32, String) {
     (kind, path.to_owned())
 }
 
-async fn add_watch(client: &mut Client, path: &str, mode: i32) {
+pub(super) async fn add_watch(client: &mut Client, path: &str, mode: i32) {
     let (_, body) = client.ask(Opcode::ADD_WATCH, |out| drop_ref(out.string(path).int(mode))).await.unwrap();
     assert_eq!(body, [0; 4]);
 }
 
 /// Waits until everything that happened is told: a sync answers after all events before it. Returns them.
-async fn events(client: &mut Client) -> Vec<(i32, String)> {
+pub(super) async fn events(client: &mut Client) -> Vec<(i32, String)> {
     client.send(Opcode::SYNC, |out| drop_ref(out.string("/"))).await;
     let mut events = Vec::new();
     loop {

@@ -106,9 +106,12 @@ impl ClientIdentities {
 
     /// Fails unless the list of a node gives the client one of these rights.
     pub(crate) fn check(&self, value: &ZnodeValue, permissions: i32) -> Result<(), ErrorCode> {
-        let is_allowed = value.acl.is_empty()
-            || value.acl.iter().any(|entry| entry.permissions & permissions != 0 && self.is_meant(entry));
-        if is_allowed { Ok(()) } else { Err(ErrorCode::NoAuth) }
+        if self.is_allowed(&value.acl, permissions) { Ok(()) } else { Err(ErrorCode::NoAuth) }
+    }
+
+    /// Whether a list gives the client one of these rights. An empty one gives everybody all of them.
+    pub(crate) fn is_allowed(&self, acl: &[AclEntry], permissions: i32) -> bool {
+        acl.is_empty() || acl.iter().any(|entry| entry.permissions & permissions != 0 && self.is_meant(entry))
     }
 
     /// Whether an entry of a list is about this client.

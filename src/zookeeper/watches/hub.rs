@@ -13,7 +13,8 @@ use tokio::sync::{Notify, oneshot};
 use super::{EventOutbox, WatchClass, WatchLimits, WatchTable, WatcherId};
 use crate::{
     AppliedStep, NumberedSession, ZookeeperChange, ZookeeperChangeKind,
-    tree::{ZnodePath, ZnodeValue},
+    tree::{ClientIdentities, ZnodePath, ZnodeValue},
+    wire::permissions,
 };
 
 /// Types of events, as clients know them.
@@ -37,6 +38,8 @@ pub(crate) struct HubEnded;
 struct RegisteredConnection {
     attached: NumberedSession,
     outbox: Arc<EventOutbox>,
+    /// Who its client is for access lists.
+    identities: Arc<ClientIdentities>,
 }
 
 #[derive(Debug)]
@@ -144,7 +147,12 @@ impl WatchHub {
 
     /// Adds a connection with its session. The connection of the session at this node that has the lower number ends: mostly the other
     /// one, but the answers to two attaches may come in any order.
-    pub(crate) fn register(&self, attached: NumberedSession, outbox: &Arc<EventOutbox>) -> Result<WatcherId, HubEnded> {
+    pub(crate) fn register(
+        &self,
+        attached: NumberedSession,
+        outbox: &Arc<EventOutbox>,
+        identities: &Arc<ClientIdentities>,
+    ) -> Result<WatcherId, HubEnded> {
         let id = WatcherId(self.last_connection.fetch_add(1, Relaxed) + 1);
         let mut state = self.state();
         if !state.is_live {
@@ -159,8 +167,17 @@ impl WatchHub {
             state.sessions.insert(attached.session, id);
         }
         state.watches.register(id, outbox.address.ip());
-        state.connections.insert(id, RegisteredConnection { attached, outbox: Arc::clone(outbox) });
+        let connection =
+            RegisteredConnection { attached, outbox: Arc::clone(outbox), identities: Arc::clone(identities) };
+        state.connections.insert(id, connection);
         Ok(id)
+    }
+
+    /// The client of a connection has proven a further identity. Changes that are told from now on are told for all of them.
+    pub(crate) fn set_identities(&self, id: WatcherId, identities: &Arc<ClientIdentities>) {
+        if let Some(connection) = self.state().connections.get_mut(&id) {
+            connection.identities = Arc::clone(identities);
+        }
     }
 
     /// Removes a connection and its watches.
@@ -264,36 +281,54 @@ impl HubState {
     }
 
     fn tell_change(&mut self, change: &ZookeeperChange, path: &ZnodePath) {
-        let revision = change.revision;
-        let parent = path.parent();
+        let ZookeeperChange { revision, before, after, .. } = change;
+        let revision = *revision;
 
+        // The end of a node is for those who could read it by its last access list.
         match change.kind {
             ZookeeperChangeKind::Created { is_again } => {
                 if is_again {
-                    self.tell_event(OF_END, DELETED, path, revision);
+                    self.tell_event(OF_END, DELETED, path, revision, before.as_ref());
                 }
-                self.tell_event(OF_NODE, CREATED, path, revision);
+                self.tell_event(OF_NODE, CREATED, path, revision, after.as_ref());
             }
-            ZookeeperChangeKind::Deleted => self.tell_event(OF_END, DELETED, path, revision),
+            ZookeeperChangeKind::Deleted => self.tell_event(OF_END, DELETED, path, revision, before.as_ref()),
             ZookeeperChangeKind::Changed => {
                 // A new access list causes no event.
-                if change.value.as_deref().is_none_or(ZnodeValue::is_data_written) {
-                    self.tell_event(OF_NODE, DATA_CHANGED, path, revision);
+                if after.as_deref().is_none_or(ZnodeValue::is_data_written) {
+                    self.tell_event(OF_NODE, DATA_CHANGED, path, revision, after.as_ref());
                 }
                 return;
             }
         }
 
         // A node's own watches hear before those of its parent, as with ZooKeeper.
-        if let Some(parent) = parent {
-            self.tell_event(OF_CHILDREN, CHILDREN_CHANGED, &parent, revision);
+        if let Some(parent) = path.parent() {
+            self.tell_event(OF_CHILDREN, CHILDREN_CHANGED, &parent, revision, change.parent.as_ref());
         }
     }
 
-    /// Fires watches: one event for each connection, however many of its watches fire.
-    fn tell_event(&mut self, classes: &[WatchClass], kind: i32, path: &ZnodePath, revision: u64) {
-        for id in self.watches.fire(classes, path, revision) {
-            if let Some(connection) = self.connections.get(&id) {
+    /// Fires watches: one event for each connection, however many of its watches fire. As with ZooKeeper since 3.8.4 and 3.9.2
+    /// (CVE-2024-23944), a client that may not read the node is told nothing, and its watch of one shot is gone all the same. `value` is
+    /// the node's; without one there is no access list.
+    fn tell_event(
+        &mut self,
+        classes: &[WatchClass],
+        kind: i32,
+        path: &ZnodePath,
+        revision: u64,
+        value: Option<&Arc<[u8]>>,
+    ) {
+        let fired = self.watches.fire(classes, path, revision);
+        if fired.is_empty() {
+            return;
+        }
+
+        let acl = value.map(|value| ZnodeValue::decode(value).acl).unwrap_or_default();
+        for id in fired {
+            if let Some(connection) = self.connections.get(&id)
+                && connection.identities.is_allowed(&acl, permissions::READ)
+            {
                 connection.outbox.push(revision, kind, &path.shared());
             }
         }

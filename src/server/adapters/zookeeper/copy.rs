@@ -228,7 +228,7 @@ impl CopyState {
             }
             let ended = event.before.as_ref().filter(|_| event.after.is_none()).and_then(|entry| entry.lease);
             touched.extend(ended.map(|lease| lease.session));
-            changes.push(change(event));
+            changes.push(self.change(event));
         }
 
         let looked_at = if looks_at_all { leases.all() } else { leases.known_of(&touched) };
@@ -249,6 +249,36 @@ impl CopyState {
         let revision = self.machine.revision().0;
         let is_worth_telling = revision > before.machine.revision().0 || !over.is_empty() || !attached.is_empty();
         Ok(is_worth_telling.then_some(AppliedStep { revision, changes, over, attached }))
+    }
+
+    fn change(&self, event: &EntryEvent) -> ZookeeperChange {
+        let value = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|entry| entry.value.shared());
+        let is_new = |after: &Arc<Entry>| after.created == event.revision;
+        let kind = match (&event.before, &event.after) {
+            (_, None) => ZookeeperChangeKind::Deleted,
+            (before, Some(after)) if is_new(after) => ZookeeperChangeKind::Created { is_again: before.is_some() },
+            (_, Some(_)) => ZookeeperChangeKind::Changed,
+        };
+
+        // A new value concerns nobody who watches the children of the parent.
+        let parent = if kind == ZookeeperChangeKind::Changed { None } else { self.parent_value(event) };
+        ZookeeperChange {
+            revision: event.revision.0,
+            key: event.key.as_bytes().to_vec(),
+            kind,
+            before: value(&event.before),
+            after: value(&event.after),
+            parent,
+        }
+    }
+
+    /// The value that the parent of an entry had right after the event, or right before if both were deleted by one transaction. The
+    /// state may be further on, and the parent's access list another one.
+    fn parent_value(&self, event: &EntryEvent) -> Option<Arc<[u8]>> {
+        let key = Key::from_log(&names::parent_key(event.key.as_bytes())?).ok()?;
+        let before = Revision(event.revision.0.saturating_sub(1));
+        let at = |revision: Revision| self.machine.entry_at(&key, revision).ok().flatten();
+        at(event.revision).or_else(|| at(before)).map(|parent| parent.value.shared())
     }
 
     fn entries(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = (&Key, &Arc<Entry>)> {
@@ -304,18 +334,66 @@ pub(super) fn stored(entry: &Entry) -> ZookeeperEntry {
     }
 }
 
-fn change(event: &EntryEvent) -> ZookeeperChange {
-    let is_new = |after: &Arc<Entry>| after.created == event.revision;
-    let kind = match (&event.before, &event.after) {
-        (_, None) => ZookeeperChangeKind::Deleted,
-        (before, Some(after)) if is_new(after) => ZookeeperChangeKind::Created { is_again: before.is_some() },
-        (_, Some(_)) => ZookeeperChangeKind::Changed,
-    };
-    let value = event.after.as_ref().map(|entry| entry.value.shared());
-    ZookeeperChange { revision: event.revision.0, key: event.key.as_bytes().to_vec(), kind, value }
-}
-
 /// A revision that the machine has reached.
 pub(super) fn has_reached(state: &CopyState, revision: Revision) -> bool {
     state.revision() >= revision.0
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_machine::{Command, Put, PutChild, PutLease, Reply, Time, Txn, TxnOperation, Value, WallTime};
+
+    use super::*;
+
+    fn key(key: &str) -> Key {
+        Key::new(key.as_bytes()).expect("a key")
+    }
+
+    fn put(name: &str, value: &str) -> Put {
+        let value = Value::new(value.as_bytes()).expect("a value");
+        Put { key: key(name), value, lease: PutLease::None, claims: None }
+    }
+
+    fn child(parent: &str, name: &str, value: &str) -> TxnOperation {
+        TxnOperation::PutChild(PutChild { parent: key(parent), put: put(name, value), is_numbered: false })
+    }
+
+    fn commit(machine: &mut Machine, operations: Vec<TxnOperation>) {
+        let txn = Txn::new(Vec::new(), operations, Vec::new()).expect("a transaction");
+        let time = Time { stamp: Stamp(0), wall: WallTime(0) };
+        let reply = machine.apply(time, Command::Txn(txn), &mut Vec::new());
+        assert!(matches!(reply, Reply::Committed(_)), "{reply:?}");
+    }
+
+    /// Access lists are in the values, and a step may be told when the state is further on.
+    #[test]
+    fn a_change_has_the_values_of_its_node_and_of_the_parent_as_they_were_then() {
+        let before = CopyState::default();
+        let mut machine = Machine::default();
+        commit(&mut machine, vec![TxnOperation::Put(put("zookeeper", "root"))]);
+        commit(&mut machine, vec![child("zookeeper", "zookeeper\0a", "a1")]);
+        commit(&mut machine, vec![child("zookeeper\0a", "zookeeper/a\0b", "b")]);
+        commit(&mut machine, vec![TxnOperation::Put(put("zookeeper\0a", "a2"))]);
+        let deletes = ["zookeeper/a\0b", "zookeeper\0a"].map(|name| TxnOperation::Delete(key(name)));
+        commit(&mut machine, deletes.to_vec());
+
+        let state = CopyState { machine, ..CopyState::default() };
+        let (leases, _due) = SessionLeases::new();
+        let step = state.step_after(&before, &leases, false).expect("it reaches back").expect("a step");
+        let text = |value: &Option<Arc<[u8]>>| value.as_ref().map(|value| String::from_utf8_lossy(value).into_owned());
+        let shown: Vec<_> = step
+            .changes
+            .iter()
+            .map(|change| [text(&change.before), text(&change.after), text(&change.parent)])
+            .collect();
+        let expected = [
+            [None, Some("root"), None],
+            [None, Some("a1"), Some("root")],
+            [None, Some("b"), Some("a1")],
+            [Some("a1"), Some("a2"), None],
+            [Some("a2"), None, Some("root")],
+            [Some("b"), None, Some("a2")],
+        ];
+        assert_eq!(shown, expected.map(|values| values.map(|value| value.map(str::to_owned))));
+    }
 }

@@ -15,6 +15,19 @@ pub(super) fn is_node(key: &Key) -> bool {
     rest.is_some_and(|rest| rest.first().is_none_or(|first| matches!(first, b'/' | 0)))
 }
 
+/// The key of the parent of a node; `None` for the root.
+pub(super) fn parent_key(key: &[u8]) -> Option<Vec<u8>> {
+    let mut parts = key.rsplitn(2, |byte| *byte == 0);
+    let _name = parts.next();
+    let mut parent = parts.next()?.to_vec();
+
+    // The last name of a path stands behind a NUL.
+    if let Some(slash) = parent.iter_mut().rfind(|byte| **byte == b'/') {
+        *slash = 0;
+    }
+    Some(parent)
+}
+
 /// The id of the session with this number.
 pub(super) fn session_id(number: u64) -> SessionId {
     SessionId(ZOOKEEPER_SESSIONS | u128::from(number))
@@ -45,6 +58,15 @@ mod tests {
         let is_node = |key: &[u8]| is_node(&Key::new(key).expect("a key"));
         assert!([&b"zookeeper"[..], b"zookeeper\0app", b"zookeeper/app\0lock"].into_iter().all(is_node));
         assert!(![&b"zookeeper-secret"[..], b"zookeepers", b"etcd/zookeeper"].into_iter().any(is_node));
+    }
+
+    #[test]
+    fn the_parent_of_a_node_is_found_by_its_key() {
+        let parents = [&b"zookeeper"[..], b"zookeeper\0a", b"zookeeper/a\0b", b"zookeeper/a/b\0c"];
+        for (parent, child) in parents.iter().zip(&parents[1..]) {
+            assert_eq!(parent_key(child).as_deref(), Some(*parent));
+        }
+        assert_eq!(parent_key(b"zookeeper"), None);
     }
 
     #[test]
