@@ -76,8 +76,8 @@ impl<S: ZookeeperStore> ClientSession<S> {
 
         let mut revision = self.node.hub.told();
         for some in returning.chunks(PATHS_AT_ONCE) {
-            match self.set_some(relative, some) {
-                Ok(applied) => revision = applied,
+            match self.set_some(relative, some, &mut revision) {
+                Ok(()) => {}
                 Err(NotSetAgain::Refused(code)) => return RequestAnswer::new(revision, Err(code)),
                 Err(NotSetAgain::NoRoom) => {
                     return RequestAnswer::new(revision, Err(ErrorCode::QuotaExceeded)).last();
@@ -89,7 +89,9 @@ impl<S: ZookeeperStore> ClientSession<S> {
         RequestAnswer::new(revision, Ok(Vec::new()))
     }
 
-    fn set_some(&self, relative: u64, paths: &[(&String, WatchReason)]) -> Result<u64, NotSetAgain> {
+    /// Sets some of the watches again. `revision` becomes that of the state that shows what they have missed, also if not all can be set:
+    /// the reply must not overtake the events of those before.
+    fn set_some(&self, relative: u64, paths: &[(&String, WatchReason)], revision: &mut u64) -> Result<(), NotSetAgain> {
         // The policy is asked before: while a state is shown, nothing else is asked of the store.
         let returning = paths.iter().map(|(path, reason)| {
             let path = ZnodePath::parse(path)?;
@@ -100,13 +102,14 @@ impl<S: ZookeeperStore> ClientSession<S> {
 
         self.node.hub.with_watches(|watches| {
             self.node.store.applied(|applied| {
+                *revision = applied.revision();
                 for watch in &returning {
                     self.set_again(watches, applied, relative, watch).map_err(|limit| match limit {
                         WatchLimitReached::OfConnection => NotSetAgain::Refused(ErrorCode::QuotaExceeded),
                         WatchLimitReached::OfNode => NotSetAgain::NoRoom,
                     })?;
                 }
-                Ok(applied.revision())
+                Ok(())
             })
         })
     }

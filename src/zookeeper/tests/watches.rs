@@ -392,3 +392,25 @@ async fn who_finds_no_room_for_watches_that_are_set_again_loses_the_connection()
     assert_eq!(client.next().await, None, "it looks for another node, and does not count on watches that it has not");
     until("its watches go with it", || rig.ports[0].stats().watches == 0).await;
 }
+
+#[tokio::test]
+async fn a_refused_list_of_watches_is_answered_after_the_events_of_those_before() {
+    let rig = Rig::with(1, |options| options.connection_watches_max = 1).await;
+    let mut writer = rig.client().await;
+    let mut watcher = rig.client().await;
+    writer.create("/changed", b"", 0).await.unwrap();
+    let relative = writer.sync().await;
+    let before = rig.cluster.stored(b"zookeeper\0changed").unwrap().modified;
+
+    // The change is applied, and the hub has not heard of it when the watches are set again.
+    rig.cluster.set_silent(0, true);
+    writer.send(Opcode::SET_DATA, |out| drop_ref(out.string("/changed").buffer(None).int(-1))).await;
+    until("it is written", || rig.cluster.stored(b"zookeeper\0changed").unwrap().modified > before).await;
+    let lists: &[&[&str]] = &[&["/changed"], &["/first", "/second"], &[]];
+    let sent = watcher.send(Opcode::SET_WATCHES, |out| write_watches(out, relative, lists)).await;
+    until("the first one is set", || rig.ports[0].stats().watches == 1).await;
+    rig.cluster.set_silent(0, false);
+
+    assert_eq!(watcher.event().await, event(DATA, "/changed"));
+    assert_eq!(watcher.reply(sent).await, Err(-125));
+}

@@ -1,7 +1,7 @@
 //! The feed of applied changes becomes events of connections.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -197,7 +197,8 @@ impl WatchHub {
         change(&mut self.state().watches)
     }
 
-    /// Sends an event to one connection, outside of the feed: for a change that it has missed.
+    /// Sends an event to one connection, outside of the feed: for a change that it has missed. It is taken with the reply of the request
+    /// that found this, which shows the same revision or a later one.
     pub(crate) fn tell_missed(outbox: &EventOutbox, revision: u64, kind: MissedChange, path: &ZnodePath) {
         let kind = match kind {
             MissedChange::Created => CREATED,
@@ -234,14 +235,22 @@ impl WatchHub {
     /// Makes events of a step of the feed.
     pub(crate) fn tell(&self, step: &AppliedStep) {
         let mut state = self.state();
+        let mut reached = BTreeSet::new();
         for change in &step.changes {
             // Other entries below the prefix are no nodes.
             if let Some(path) = ZnodePath::from_key(&change.key) {
-                state.tell_change(change, &path);
+                state.tell_change(change, &path, &mut reached);
             }
         }
         for attached in &step.attached {
             state.lose_session(*attached);
+        }
+
+        // A connection takes events up to this revision alone. One that was woken before would find none, and sleep until its client
+        // asks for something; one that ends before would leave its last events behind.
+        self.told.fetch_max(step.revision, Relaxed);
+        for connection in reached.iter().filter_map(|id| state.connections.get(id)) {
+            connection.outbox.wake();
         }
         for session in &step.over {
             if let Some(connection) = state.sessions.get(session).and_then(|id| state.connections.get(id)) {
@@ -249,7 +258,6 @@ impl WatchHub {
             }
         }
 
-        self.told.fetch_max(step.revision, Relaxed);
         let later = state.waiting.split_off(&(step.revision + 1, 0));
         let due = std::mem::replace(&mut state.waiting, later);
         drop(state);
@@ -280,23 +288,26 @@ impl HubState {
         }
     }
 
-    fn tell_change(&mut self, change: &ZookeeperChange, path: &ZnodePath) {
+    /// Puts the events of a change into outboxes, whose connections are added to `reached`.
+    fn tell_change(&mut self, change: &ZookeeperChange, path: &ZnodePath, reached: &mut BTreeSet<WatcherId>) {
         let ZookeeperChange { revision, before, after, .. } = change;
-        let revision = *revision;
+        let mut tell = |classes: &[WatchClass], kind: i32, path: &ZnodePath, value: Option<&Arc<[u8]>>| {
+            reached.extend(self.tell_event(classes, kind, path, *revision, value));
+        };
 
         // The end of a node is for those who could read it by its last access list.
         match change.kind {
             ZookeeperChangeKind::Created { is_again } => {
                 if is_again {
-                    self.tell_event(OF_END, DELETED, path, revision, before.as_ref());
+                    tell(OF_END, DELETED, path, before.as_ref());
                 }
-                self.tell_event(OF_NODE, CREATED, path, revision, after.as_ref());
+                tell(OF_NODE, CREATED, path, after.as_ref());
             }
-            ZookeeperChangeKind::Deleted => self.tell_event(OF_END, DELETED, path, revision, before.as_ref()),
+            ZookeeperChangeKind::Deleted => tell(OF_END, DELETED, path, before.as_ref()),
             ZookeeperChangeKind::Changed => {
                 // A new access list causes no event.
                 if after.as_deref().is_none_or(ZnodeValue::is_data_written) {
-                    self.tell_event(OF_NODE, DATA_CHANGED, path, revision, after.as_ref());
+                    tell(OF_NODE, DATA_CHANGED, path, after.as_ref());
                 }
                 return;
             }
@@ -304,13 +315,13 @@ impl HubState {
 
         // A node's own watches hear before those of its parent, as with ZooKeeper.
         if let Some(parent) = path.parent() {
-            self.tell_event(OF_CHILDREN, CHILDREN_CHANGED, &parent, revision, change.parent.as_ref());
+            tell(OF_CHILDREN, CHILDREN_CHANGED, &parent, change.parent.as_ref());
         }
     }
 
     /// Fires watches: one event for each connection, however many of its watches fire. As with ZooKeeper since 3.8.4 and 3.9.2
     /// (CVE-2024-23944), a client that may not read the node is told nothing, and its watch of one shot is gone all the same. `value` is
-    /// the node's; without one there is no access list.
+    /// the node's; without one there is no access list. Returns the connections that have an event.
     fn tell_event(
         &mut self,
         classes: &[WatchClass],
@@ -318,19 +329,71 @@ impl HubState {
         path: &ZnodePath,
         revision: u64,
         value: Option<&Arc<[u8]>>,
-    ) {
-        let fired = self.watches.fire(classes, path, revision);
+    ) -> BTreeSet<WatcherId> {
+        let mut fired = self.watches.fire(classes, path, revision);
         if fired.is_empty() {
-            return;
+            return fired;
         }
 
         let acl = value.map(|value| ZnodeValue::decode(value).acl).unwrap_or_default();
-        for id in fired {
-            if let Some(connection) = self.connections.get(&id)
-                && connection.identities.is_allowed(&acl, permissions::READ)
-            {
+        fired.retain(|id| {
+            let Some(connection) = self.connections.get(id) else { return false };
+            let is_told = connection.identities.is_allowed(&acl, permissions::READ);
+            if is_told {
                 connection.outbox.push(revision, kind, &path.shared());
             }
+            is_told
+        });
+        fired
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Wake, Waker},
+    };
+
+    use super::*;
+
+    /// What is told at the moment at which a connection is woken.
+    struct SleepingConnection {
+        hub: WatchHub,
+        told: Mutex<Vec<u64>>,
+    }
+
+    impl Wake for SleepingConnection {
+        fn wake(self: Arc<Self>) {
+            self.told.lock().expect("no panic").push(self.hub.told());
         }
+    }
+
+    #[test]
+    fn a_connection_is_woken_when_it_may_take_the_events_that_wake_it() {
+        let hub = WatchHub::new(WatchLimits { per_connection: 10, bytes: usize::MAX });
+        hub.begin(6);
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let outbox = Arc::new(EventOutbox::new(address, usize::MAX));
+        let nobody = Arc::new(ClientIdentities::new(address.ip(), None));
+        let id = hub.register(NumberedSession { session: 1, number: 0 }, &outbox, &nobody).expect("a feed");
+        let path = ZnodePath::parse("/a").expect("a path");
+        hub.with_watches(|watches| watches.add(id, WatchClass::Data, &path, 6)).expect("there is room");
+
+        let sleeping = Arc::new(SleepingConnection { hub, told: Mutex::default() });
+        let waker = Waker::from(Arc::clone(&sleeping));
+        let mut arrived = pin!(outbox.arrived.notified());
+        assert_eq!(arrived.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
+        let change = ZookeeperChange {
+            revision: 7,
+            key: path.key(),
+            kind: ZookeeperChangeKind::Changed,
+            before: None,
+            after: None,
+            parent: None,
+        };
+        sleeping.hub.tell(&AppliedStep { revision: 7, changes: vec![change], ..AppliedStep::default() });
+        assert_eq!(*sleeping.told.lock().expect("no panic"), [7]);
+        assert_eq!(outbox.take_until(7, &mut Vec::new()), 1);
     }
 }

@@ -64,7 +64,8 @@ impl EventOutbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event. A client that does not read its events is cut off: it comes back, and sets its watches again.
+    /// Adds an event. It is taken once its revision is told, so it wakes nobody yet. A client that does not read its events is cut off: it
+    /// comes back, and sets its watches again.
     pub(super) fn push(&self, revision: u64, kind: i32, path: &Arc<str>) {
         let mut queue = self.queue();
         queue.bytes += EVENT_BYTES + path.len();
@@ -74,14 +75,17 @@ impl EventOutbox {
             return;
         }
         queue.events.push_back(QueuedEvent { revision, kind, path: Arc::clone(path) });
-        drop(queue);
+    }
+
+    /// Wakes the connection: it has events whose revision is told.
+    pub(super) fn wake(&self) {
         self.arrived.notify_one();
     }
 
     /// The session is over: the connection ends after the events that are there.
     pub(super) fn end(&self) {
         self.queue().is_over = true;
-        self.arrived.notify_one();
+        self.wake();
     }
 
     /// Whether the session is over.
