@@ -13,6 +13,7 @@
 //! data        values, and how they lie in the store
 //! resp        requests in, replies out
 //! libraries   what clients do, by their library: for metrics
+//! reserved    channels on which clients do not publish
 //! listen      where connections come from: a parameter
 //! store       the keyspace: a parameter
 //! ```
@@ -37,6 +38,7 @@ mod number;
 mod options;
 mod port;
 mod replies;
+mod reserved;
 mod resp;
 mod script;
 mod session;

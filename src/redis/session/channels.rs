@@ -13,6 +13,7 @@ use crate::{
     RedisReply, RedisStore, RedisStoreError,
     commands::{Arguments, CommandSpec, glob, wrong_number},
     key::WAITED_BYTES_MAX,
+    reserved,
     resp::Protocol,
     signals::{self, ChannelMessage, Inbox, Outbox, Topic},
     view::Stop,
@@ -208,6 +209,9 @@ impl<S: RedisStore> RedisSession<S> {
     pub(super) async fn publish(&self, arguments: &Arguments<'_>) -> Result<RedisReply, Closes> {
         if arguments[1].len() > WAITED_BYTES_MAX {
             return Ok(long_name(arguments[1]));
+        }
+        if reserved::is_reserved(arguments[1]) {
+            return Ok(RedisReply::error(reserved::refusal(arguments[1])));
         }
 
         let store = self.node.store();

@@ -14,7 +14,7 @@ use super::{
     names::{self, FeedSubject},
     port,
 };
-use crate::{RedisChange, RedisStore, RedisStoreError, data::DatumKind};
+use crate::{RedisChange, RedisStore, RedisStoreError, data::DatumKind, reserved};
 
 /// Pause before the feed is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -80,6 +80,8 @@ pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>) 
 
 fn pass_on(shared: &SharedSignals, change: &RedisChange) {
     match (names::subject(&change.key), &change.value) {
+        // A node of an earlier version lets its clients speak as Sentinel does.
+        (FeedSubject::Message(channel), Some(_)) if reserved::is_reserved(channel) => {}
         (FeedSubject::Message(channel), Some(message)) => shared.topics.deliver(channel, message),
         (FeedSubject::Key, Some(value)) => shared.places.wake(&change.key, DatumKind::from_entry(value)),
         (FeedSubject::Waiter(key), None) => shared.places.wake(key, None),

@@ -12,6 +12,7 @@ mod port;
 mod scripted;
 mod scripts;
 mod signals;
+mod strangers;
 mod transactions;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};

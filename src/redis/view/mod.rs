@@ -21,6 +21,7 @@ use crate::{
     RedisCondition, RedisTxn, RedisWrite,
     data::{Datum, DatumKind, Structure},
     key::{WAITED_BYTES_MAX, database_end, database_start, prefix_end, store_key},
+    reserved,
 };
 
 pub(crate) use cursors::Cursors;
@@ -197,6 +198,9 @@ impl UnitView {
         if channel.len() > WAITED_BYTES_MAX {
             let text = format!("ERR the name of a channel has at most {WAITED_BYTES_MAX} bytes: use a shorter one");
             return Err(Stop::Refused(text));
+        }
+        if reserved::is_reserved(channel) {
+            return Err(Stop::Refused(reserved::refusal(channel)));
         }
         let Some(receivers) = self.loaded.receivers.get(channel).copied() else {
             self.needs.receivers.insert(channel.to_vec());
