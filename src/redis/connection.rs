@@ -290,6 +290,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         if !was_known && self.session.is_known() {
             self.begin_call(slot)?;
         }
+        if was_known && !self.session.is_known() {
+            // After RESET it is a stranger's again, with as much time.
+            self.due = Some(Instant::now() + self.node.options.arrival_timeout);
+        }
         if stopping.is_cancelled() && self.ready.is_empty() {
             return Err(ConnectionEnd::AfterReplies);
         }

@@ -60,6 +60,8 @@ pub(crate) struct RedisSession<S> {
     database: u8,
     /// Whom the client has proven to be.
     identity: Option<String>,
+    /// Whom its certificate proves it to be.
+    certified: Option<String>,
     /// The connection, as the store counts it.
     connection: ClientConnection,
     /// Closes the connection when the certificate counts no more with which it was opened, whoever its client says to be since.
@@ -96,6 +98,7 @@ impl<S: RedisStore> RedisSession<S> {
             protocol: Protocol::default(),
             database: 0,
             identity: None,
+            certified: None,
             connection: ClientConnection::default(),
             certificate: None,
             password: None,
@@ -104,6 +107,7 @@ impl<S: RedisStore> RedisSession<S> {
             subscriptions: None,
         };
         if let Some(proven) = identity {
+            session.certified = Some(proven.name.clone());
             session.certificate = Some(session.note_proof(proven));
         }
         session
@@ -341,14 +345,26 @@ impl<S: RedisStore> RedisSession<S> {
         })
     }
 
-    /// Serves RESET: the connection is as new. Who the client is stays proven.
+    /// Serves RESET: the connection is as new, also for a program that gives it to another user. What a password has proven counts no more.
     fn reset(&mut self) -> RedisReply {
         self.transaction = None;
         self.watched.clear();
         self.drop_subscriptions();
         self.database = 0;
         self.protocol = Protocol::default();
-        self.client().tell(|told| told.name.clear());
+
+        self.password = None;
+        self.identity.clone_from(&self.certified);
+        if self.certified.is_none() {
+            // From now on it is not counted for those whom it has proven to be.
+            self.connection = ClientConnection::default();
+        }
+        let identity = self.identity.clone();
+        self.client().tell(|told| {
+            told.name.clear();
+            told.identity = identity;
+            told.database = 0;
+        });
         RedisReply::Status(b"RESET".to_vec())
     }
 

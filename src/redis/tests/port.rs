@@ -187,6 +187,74 @@ async fn a_connection_does_not_outlive_its_certificate() {
     timeout(PATIENCE, kill.cancelled()).await.expect("the connection ends");
 }
 
+/// A pool gives its connections to others after RESET.
+#[tokio::test(start_paused = true)]
+async fn reset_takes_back_what_a_password_has_proven() {
+    let store = Memory::default();
+    store.add_user("ann", "hush");
+    store.add_user("bob", "hush");
+    store.limit_connections(1);
+    let mut first = Api::over(store.clone());
+    let mut second = first.other();
+    assert_eq!(first.call("auth ann hush").await, "+OK|");
+    for line in ["client setname worker", "select 3", "subscribe news"] {
+        first.call(line).await;
+    }
+    assert_eq!(first.call("reset").await, "+RESET|");
+    assert_eq!(first.call("get key").await, "-NOAUTH Authentication required.|");
+
+    // It is not counted for ann, and does not end with her password.
+    assert_eq!(second.call("auth ann hush").await, "+OK|");
+    store.remove_user("ann");
+    let ends = second.session.client().kill.clone();
+    timeout(PATIENCE, ends.cancelled()).await.expect("a connection that has proven it");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!first.session.client().kill.is_cancelled());
+
+    drop(second);
+    assert_eq!(first.call("auth bob hush").await, "+OK|");
+    let told = first.call("client info").await;
+    for part in [" name= ", " db=0 ", " sub=0 ", " user=bob "] {
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+}
+
+#[tokio::test]
+async fn after_reset_a_client_is_who_its_certificate_says() {
+    let store = Memory::default();
+    store.add_user("bob", "hush");
+    let node = Arc::new(RedisNode::new(store.clone(), Arc::new(Scripted), options()));
+    let ann = RedisIdentity { name: "ann".to_owned(), withdrawn: Box::pin(std::future::pending()) };
+    let session = RedisSession::new(Arc::clone(&node), ([127, 0, 0, 1], 4000).into(), Some(ann));
+    let mut api = Api { store, node, session };
+
+    for (line, user) in [("auth bob hush", " user=bob "), ("reset", " user=ann ")] {
+        api.call(line).await;
+        let told = api.call("client info").await;
+        assert!(told.contains(user), "{line}: {told}");
+    }
+}
+
+/// It has the time of an arrival, however long it was known.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_a_stranger_again_does_not_stay() {
+    let port = Port::open(options()).await;
+    port.store.add_user("ann", "hush");
+    let mut client = port.connect().await;
+    client.send(b"AUTH ann hush\r\n").await;
+    client.expect("+OK\r\n").await;
+    client.send(b"RESET\r\n").await;
+    client.expect("+RESET\r\n").await;
+    assert_eq!(client.rest().await, "");
+
+    let mut again = port.connect().await;
+    again.send(b"AUTH ann hush\r\nRESET\r\nAUTH ann hush\r\n").await;
+    again.expect("+OK\r\n+RESET\r\n+OK\r\n").await;
+    tokio::time::sleep(2 * options().arrival_timeout).await;
+    again.send(b"PING\r\n").await;
+    again.expect("+PONG\r\n").await;
+}
+
 #[tokio::test]
 async fn connections_are_counted_for_their_identity() {
     let port = Port::open(options()).await;
