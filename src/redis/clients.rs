@@ -178,6 +178,11 @@ impl ListedClient {
         self.lock_told().clone()
     }
 
+    /// Whether it has proven to be this one, or nothing if there is none.
+    pub(crate) fn is_identified_as(&self, identity: Option<&str>) -> bool {
+        self.lock_told().identity.as_deref() == identity
+    }
+
     /// Notes something of it.
     pub(crate) fn tell(&self, tell: impl FnOnce(&mut ClientFacts)) {
         tell(&mut self.lock_told());

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use lockkeeper_accept::origin;
+
 use super::{RedisSession, hello::client_name};
 use crate::{
     RedisReply, RedisStore,
@@ -58,13 +60,20 @@ impl<S: RedisStore> RedisSession<S> {
         Ok(RedisReply::ok())
     }
 
-    /// The connections that this one may see: where identities are needed, those of its own.
+    /// The connections that this one may see: those of its own identity. All that have proven nothing are one.
     fn visible(&self) -> Vec<Arc<ListedClient>> {
         let mut all = self.node.clients.all();
-        if self.node.store().needs_identity() {
-            all.retain(|client| client.told().identity == self.identity);
-        }
+        all.retain(|client| client.is_identified_as(self.identity.as_deref()));
         all
+    }
+
+    /// Whether this connection may end one that it sees. Those that have proven nothing may belong to anybody: of these it may end the ones
+    /// of its own address, and subscribers. A library that takes a subscription for a lock ends that of a holder which does not answer,
+    /// wherever the holder is.
+    fn may_end(&self, client: &ListedClient) -> bool {
+        self.identity.is_some()
+            || origin(client.address.ip()) == origin(self.address.ip())
+            || client.told().client_type() == ClientType::Subscriber
     }
 
     /// Serves `CLIENT LIST`: a line for each connection of this node.
@@ -102,7 +111,8 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Ends connections, and returns their number.
     fn kill_where(&self, is_chosen: impl Fn(&ListedClient) -> bool) -> usize {
-        let chosen: Vec<_> = self.visible().into_iter().filter(|client| is_chosen(client)).collect();
+        let mut chosen = self.visible();
+        chosen.retain(|client| is_chosen(client) && self.may_end(client));
         chosen.iter().for_each(|client| client.kill.cancel());
         chosen.len()
     }

@@ -1,6 +1,25 @@
 //! Clients that would harm others: by what they publish, subscribe to, wait for, or end.
 
-use super::signals::{SeveralNodes, message};
+use std::{net::SocketAddr, sync::Arc};
+
+use super::{
+    Api, Scripted,
+    memory::Memory,
+    options,
+    signals::{SeveralNodes, message},
+};
+use crate::{RedisIdentity, node::RedisNode, session::RedisSession};
+
+/// A client of a node, from this address.
+fn client_at(api: &Api, address: [u8; 4], identity: Option<&str>) -> Api {
+    let proven = |name: &str| RedisIdentity { name: name.to_owned(), withdrawn: Box::pin(std::future::pending()) };
+    let session = RedisSession::new(Arc::clone(&api.node), SocketAddr::from((address, 4000)), identity.map(proven));
+    Api { store: api.store.clone(), node: Arc::clone(&api.node), session }
+}
+
+fn is_ended(api: &Api) -> bool {
+    api.session.client().kill.is_cancelled()
+}
 
 /// Clients of Sentinel would follow them to another server.
 #[tokio::test(start_paused = true)]
@@ -41,4 +60,53 @@ async fn what_the_log_has_of_a_channel_of_sentinel_is_not_delivered() {
     nodes.store.put("redis/message/+slave", b"slave 2.2.2.2:2 2.2.2.2 2 @ mymaster 1.1.1.1 1");
     nodes.store.put("redis/message/news", b"hello");
     assert_eq!(message(&mut listens).await, "*3|$7|message|$4|news|$5|hello|");
+}
+
+#[tokio::test]
+async fn clients_see_and_end_connections_of_their_own_identity_alone() {
+    let store = Memory::default();
+    let node = Arc::new(RedisNode::new(store.clone(), Arc::new(Scripted), options()));
+    let mut nobody = Api::at(store, node);
+    let mut ann = client_at(&nobody, [10, 0, 0, 1], Some("ann"));
+    let mut other = client_at(&nobody, [10, 0, 0, 2], Some("ann"));
+    let bob = client_at(&nobody, [10, 0, 0, 1], Some("bob"));
+    let users = |list: String| {
+        let words = list.split([' ', '|']).filter_map(|word| word.strip_prefix("user="));
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(users(nobody.call("client list").await), ["default"]);
+    assert_eq!(users(ann.call("client list").await), ["ann", "ann"]);
+
+    // Nor does the id or the address of another help.
+    for client in [&mut nobody, &mut other] {
+        let bob = bob.session.client().id;
+        client.expect(&[(&format!("client kill id {bob}"), ":0|"), ("client kill user bob", ":0|")]).await;
+    }
+    assert_eq!(nobody.call("client kill 10.0.0.1:4000").await, "-ERR No such client|");
+    assert_eq!(nobody.call("client kill skipme yes").await, ":0|");
+    assert_eq!(other.call("client kill skipme yes").await, ":1|");
+    assert!(is_ended(&ann) && !is_ended(&bob) && !is_ended(&nobody) && !is_ended(&other));
+}
+
+/// Whoever has proven nothing may be anybody. A portalocker lock is a subscription, and a holder that does not answer is ended by another
+/// client, which may be at another address.
+#[tokio::test(start_paused = true)]
+async fn strangers_end_connections_of_their_own_address_and_subscribers() {
+    let nodes = SeveralNodes::new(1);
+    let here = nodes.client(0);
+    let mut holder = client_at(&here, [10, 0, 0, 1], None);
+    let worker = client_at(&here, [10, 0, 0, 1], None);
+    let mut neighbour = client_at(&here, [10, 0, 0, 1], None);
+    let mut stranger = client_at(&here, [10, 0, 0, 2], None);
+    holder.call("client setname holder").await;
+    holder.call("subscribe lock").await;
+
+    let listed = stranger.call("client list type normal").await;
+    assert_eq!(listed.matches(" addr=10.0.0.1:4000 ").count(), 2, "{listed}");
+    let worker_id = worker.session.client().id;
+    stranger.expect(&[(&format!("client kill id {worker_id}"), ":0|"), ("client kill type normal", ":0|")]).await;
+    assert_eq!(stranger.call(&format!("client kill id {}", holder.session.client().id)).await, ":1|");
+    assert!(is_ended(&holder) && !is_ended(&worker) && !is_ended(&here));
+    assert_eq!(neighbour.call(&format!("client kill id {worker_id}")).await, ":1|");
+    assert!(is_ended(&worker) && !is_ended(&neighbour));
 }
