@@ -19,7 +19,7 @@ use crate::{
     commands::{self, CommandSpec},
     node::RedisNode,
     replies::ReplyQueue,
-    resp::{Protocol, ProtocolError, RequestReader, RequestWords, write_reply},
+    resp::{Protocol, ProtocolError, RequestReader, RequestWords, bytes_in_memory, write_reply},
     session::{Closes, RedisSession},
 };
 
@@ -236,17 +236,26 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         ConnectionEnd::AfterReplies
     }
 
-    /// Counts what has arrived. A client that sends more than there is room for is told so.
+    /// Counts what has arrived.
     fn note_read(&mut self) -> Result<(), ConnectionEnd> {
         self.input.reserve(READ_BYTES);
-        let bytes = self.input.len() + self.requests.held_bytes() + self.session.queued_bytes();
-        if self.held_requests.hold(bytes).is_err() {
-            let text =
-                "ERR requests that are not answered take all memory for them: send again later, or send smaller ones";
+        self.hold_requests(0)
+    }
+
+    /// Number of bytes of the requests that are whole, and of what the client has had this node keep.
+    fn kept_bytes(&self) -> usize {
+        self.ready.iter().map(bytes_in_memory).sum::<usize>() + self.session.held_bytes()
+    }
+
+    /// Counts what this connection keeps beside its replies, and so many bytes more. A client for which there is no room is told so.
+    fn hold_requests(&mut self, more: usize) -> Result<(), ConnectionEnd> {
+        let bytes = self.input.len() + self.requests.held_bytes() + self.kept_bytes() + more;
+        self.held_requests.hold(bytes).map_err(|_| {
+            let text = "ERR requests that are not answered take all memory for them, with queued commands, watched keys and subscriptions: \
+                        send again later, or send smaller ones";
             write_reply(&RedisReply::error(text), Protocol::Resp2, self.replies.open());
-            return Err(ConnectionEnd::AfterReplies);
-        }
-        Ok(())
+            ConnectionEnd::AfterReplies
+        })
     }
 
     /// Runs some of the requests that are there.
@@ -258,6 +267,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         // A client that waits for an item and goes away must not be given one.
         let first = self.ready.front().and_then(|request| commands::find(&request[0]));
         let may_wait = first.is_some_and(CommandSpec::may_wait);
+        let mut waiting_bytes = 0;
+        if may_wait {
+            // It waits with a copy of its arguments.
+            let copy = self.ready.front().map_or(0, bytes_in_memory);
+            self.hold_requests(copy)?;
+            waiting_bytes = self.kept_bytes() + copy;
+        }
         let served = {
             let serve = self.session.serve_next(&mut self.ready, self.replies.open());
             tokio::pin!(serve);
@@ -272,7 +288,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
                         if !read.is_ok_and(|bytes| bytes > 0) {
                             return Err(ConnectionEnd::Gone);
                         }
-                        let bytes = self.input.len() + self.requests.held_bytes();
+                        let bytes = self.input.len() + self.requests.held_bytes() + waiting_bytes;
                         if self.input.len() > AHEAD_BYTES_MAX || self.held_requests.hold(bytes).is_err() {
                             tracing::debug!(bytes, "a client that waits is disconnected, since it has sent too much meanwhile");
                             return Err(ConnectionEnd::AtOnce);
@@ -302,9 +318,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             // A reply that cannot wait cannot be replaced, either: what it answers has happened.
             return Err(ConnectionEnd::AtOnce);
         }
-        if self.ready.is_empty() && self.input.is_empty() {
-            self.held_requests.hold(self.session.queued_bytes()).map_err(|_| ConnectionEnd::AtOnce)?;
-            if self.session.is_known() {
+        if self.ready.is_empty() {
+            self.hold_requests(0)?;
+            if self.input.is_empty() && self.session.is_known() {
                 self.due = None;
             }
         }

@@ -6,5 +6,5 @@ mod writer;
 
 pub use reply::RedisReply;
 pub use request::RequestLimits;
-pub(crate) use request::{ProtocolError, RequestReader, RequestWords};
+pub(crate) use request::{ProtocolError, RequestReader, RequestWords, bytes_in_memory};
 pub(crate) use writer::{Protocol, write_push, write_reply};

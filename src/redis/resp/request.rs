@@ -22,6 +22,11 @@ const ARGUMENT_COST: usize = mem::size_of::<Vec<u8>>();
 /// A command's name and its arguments.
 pub(crate) type RequestWords = Vec<Vec<u8>>;
 
+/// Number of bytes that a request takes.
+pub(crate) fn bytes_in_memory(request: &RequestWords) -> usize {
+    request.iter().map(|argument| argument.len() + ARGUMENT_COST).sum()
+}
+
 /// What a request may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {

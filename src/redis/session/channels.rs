@@ -22,6 +22,11 @@ use crate::{
 /// Maximum number of channels and patterns of a connection.
 const TOPICS_MAX: usize = 1024;
 
+/// The name of a channel is kept this number of times: here, among the subscribers of the node, and as an entry that is renewed.
+const NAME_COPIES: usize = 3;
+/// Number of bytes that a subscription takes beyond that.
+const TOPIC_COST: usize = 400;
+
 /// The subscriptions of a connection.
 pub(super) struct Subscriptions {
     topics: BTreeSet<Topic>,
@@ -58,6 +63,12 @@ impl<S: RedisStore> RedisSession<S> {
             told.channels = channels;
             told.patterns = patterns;
         });
+    }
+
+    /// Number of bytes that the subscriptions take, about.
+    pub(super) fn subscribed_bytes(&self) -> usize {
+        let topics = self.subscriptions.iter().flat_map(|subscriptions| &subscriptions.topics);
+        topics.map(|topic| NAME_COPIES * topic.name.len() + TOPIC_COST).sum()
     }
 
     fn topics_count(&self) -> usize {

@@ -37,7 +37,7 @@ pub(crate) use answer::Closes;
 use answer::{failure_reply, reply_to_one};
 use channels::Subscriptions;
 use pipeline::bytes_of;
-use transaction::QueuedTransaction;
+use transaction::{QueuedTransaction, WatchedKeys};
 
 /// Number of requests of a pipeline that run as one unit, and their bytes.
 const TOGETHER_MAX: usize = 100;
@@ -70,8 +70,8 @@ pub(crate) struct RedisSession<S> {
     password: Option<AbortOnDropHandle<()>>,
     /// The transaction that is being queued.
     transaction: Option<QueuedTransaction>,
-    /// Keys in the store, with the revisions that they had.
-    watched: Vec<(Vec<u8>, u64)>,
+    /// The keys that its next transaction depends on.
+    watched: WatchedKeys,
     subscriptions: Option<Subscriptions>,
 }
 
@@ -103,7 +103,7 @@ impl<S: RedisStore> RedisSession<S> {
             certificate: None,
             password: None,
             transaction: None,
-            watched: Vec::new(),
+            watched: WatchedKeys::default(),
             subscriptions: None,
         };
         if let Some(proven) = identity {
@@ -140,6 +140,11 @@ impl<S: RedisStore> RedisSession<S> {
     /// Number of bytes of the requests that are queued.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.transaction.as_ref().map_or(0, QueuedTransaction::bytes)
+    }
+
+    /// Number of bytes that the client has had this node keep until it says otherwise: queued requests, watched keys, subscriptions.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.queued_bytes() + self.watched.bytes() + self.subscribed_bytes()
     }
 
     /// Serves the first of the requests, or as many of the first ones as can run together, and writes their replies. Fails if the

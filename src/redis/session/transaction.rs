@@ -25,16 +25,63 @@ const QUEUED_BYTES_MAX: usize = 4 << 20;
 const SOURCE_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of watched keys: the keyspace compares no more in a transaction.
 const WATCHED_MAX: usize = 256;
+/// Maximum number of bytes that they take. It is more than so many of the longest keys of the keyspace.
+const WATCHED_BYTES_MAX: usize = 1 << 20;
 
 /// A transaction that is being queued.
 #[derive(Debug, Default)]
 pub(super) struct QueuedTransaction {
     /// The commands with their arguments.
     queued: Vec<(&'static CommandSpec, Vec<Vec<u8>>)>,
-    /// Number of bytes that they take.
+    /// Number of bytes of their arguments.
     bytes: usize,
     /// A command was refused, so EXEC will be, too.
     is_broken: bool,
+}
+
+/// The watched keys of a connection, by their names in the store, with the revisions that they had.
+#[derive(Debug, Default)]
+pub(super) struct WatchedKeys {
+    keys: Vec<(Vec<u8>, u64)>,
+    /// Number of bytes that they take.
+    bytes: usize,
+}
+
+impl WatchedKeys {
+    /// Watches none of them any longer.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Number of bytes that they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Fails if there is no room for these keys.
+    fn ensure_room(&self, new: &[Vec<u8>]) -> Result<(), Stop> {
+        if self.keys.len() + new.len() > WATCHED_MAX {
+            return Err(Stop::Refused(format!("ERR a transaction can watch at most {WATCHED_MAX} keys: watch fewer")));
+        }
+        if self.bytes + new.iter().map(watched_bytes).sum::<usize>() > WATCHED_BYTES_MAX {
+            return Err(Stop::Refused(format!(
+                "ERR the watched keys of a connection take at most {WATCHED_BYTES_MAX} bytes: watch fewer keys, or shorter ones"
+            )));
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, keys: impl Iterator<Item = (Vec<u8>, u64)>) {
+        for (key, revision) in keys {
+            self.bytes += watched_bytes(&key);
+            self.keys.push((key, revision));
+        }
+    }
+}
+
+/// Number of bytes that a watched key takes.
+fn watched_bytes(key: &Vec<u8>) -> usize {
+    key.len() + mem::size_of::<(Vec<u8>, u64)>()
 }
 
 /// A queued command when EXEC runs.
@@ -75,9 +122,9 @@ impl LocalBounds {
 }
 
 impl QueuedTransaction {
-    /// Number of bytes of the queued commands.
+    /// Number of bytes that the queued commands take.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.queued.len() * mem::size_of::<(&CommandSpec, Vec<Vec<u8>>)>()
     }
 }
 
@@ -136,11 +183,9 @@ impl<S: RedisStore> RedisSession<S> {
         let mut keys: Vec<_> = arguments[1..].iter().map(|key| store_key(self.database, key)).collect();
         keys.sort();
         keys.dedup();
-        keys.retain(|key| !self.watched.iter().any(|(watched, _)| watched == key));
-        if self.watched.len() + keys.len() > WATCHED_MAX {
-            return Ok(Err(Stop::Refused(format!(
-                "ERR a transaction can watch at most {WATCHED_MAX} keys: watch fewer"
-            ))));
+        keys.retain(|key| !self.watched.keys.iter().any(|(watched, _)| watched == key));
+        if let Err(stop) = self.watched.ensure_room(&keys) {
+            return Ok(Err(stop));
         }
 
         match self.node.store().get(&self.caller(), keys.clone()).await {
@@ -158,7 +203,7 @@ impl<S: RedisStore> RedisSession<S> {
         let Some(transaction) = self.transaction.take() else {
             return Ok(RedisReply::error("ERR EXEC without MULTI"));
         };
-        let watched = mem::take(&mut self.watched);
+        let watched = mem::take(&mut self.watched).keys;
         if transaction.is_broken {
             return Ok(RedisReply::error("EXECABORT Transaction discarded because of previous errors."));
         }

@@ -2,6 +2,7 @@
 
 mod families;
 mod fuzz;
+mod held;
 mod kinds;
 mod lapses;
 mod locks;

@@ -17,14 +17,14 @@ use crate::{Redis, RedisIdentity, RedisOptions, RedisStore as _, node::RedisNode
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A port with a store in memory. It stops when this is dropped.
-struct Port {
+pub(super) struct Port {
     address: std::net::SocketAddr,
-    store: Memory,
+    pub(super) store: Memory,
     stopping: CancellationToken,
 }
 
 impl Port {
-    async fn open(options: RedisOptions) -> Self {
+    pub(super) async fn open(options: RedisOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let store = Memory::default();
@@ -35,7 +35,7 @@ impl Port {
         Self { address, store, stopping }
     }
 
-    async fn connect(&self) -> Client {
+    pub(super) async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.address).await.unwrap())
     }
 }
@@ -46,22 +46,22 @@ impl Drop for Port {
     }
 }
 
-struct Client(TcpStream);
+pub(super) struct Client(TcpStream);
 
 impl Client {
-    async fn send(&mut self, bytes: &[u8]) {
+    pub(super) async fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).await.unwrap();
     }
 
     /// Reads these bytes.
-    async fn expect(&mut self, expected: &str) {
+    pub(super) async fn expect(&mut self, expected: &str) {
         let mut read = vec![0; expected.len()];
         timeout(PATIENCE, self.0.read_exact(&mut read)).await.expect("in time").expect("not closed");
         assert_eq!(String::from_utf8_lossy(&read), expected);
     }
 
     /// Reads all until the connection is closed.
-    async fn rest(&mut self) -> String {
+    pub(super) async fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         // A reset is an end as well.
         let _ = timeout(PATIENCE, self.0.read_to_end(&mut rest)).await.expect("in time");
