@@ -18,8 +18,8 @@ use crate::{
     RedisIdentity, RedisReply, RedisStore,
     commands::{self, CommandSpec},
     node::RedisNode,
-    replies::ReplyQueue,
-    resp::{Protocol, ProtocolError, RequestReader, RequestWords, bytes_in_memory, write_reply},
+    replies::UnwrittenReplies,
+    resp::{ProtocolError, RequestReader, RequestWords, bytes_in_memory},
     session::{Closes, RedisSession},
 };
 
@@ -60,11 +60,9 @@ pub(crate) struct ServedConnection<T, S> {
     /// The error in the request after those that are ready.
     broken: Option<ProtocolError>,
     /// Replies that are not written.
-    replies: ReplyQueue,
+    replies: UnwrittenReplies,
     /// The share of this connection in the budget of requests.
     held_requests: ArrivingRequest,
-    /// The share of this connection in the budget of replies.
-    held_replies: ArrivingRequest,
     /// When the rest of a request must have arrived.
     due: Option<Instant>,
 }
@@ -91,20 +89,20 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
     ) -> Self {
         let (reader, writer) = split(WriteDeadline::new(stream));
         let requests = RequestReader::new(node.options.request_limits);
+        let held_replies = budgets.replies.request(address.ip());
         let due = Some(Instant::now() + node.options.arrival_timeout);
 
         Self {
             reader,
             writer,
             session: RedisSession::new(Arc::clone(&node), address, identity),
+            replies: UnwrittenReplies::new(held_replies, node.options.connection_replies_bytes_max),
             node,
             requests,
             input: BytesMut::new(),
             ready: VecDeque::new(),
             broken: None,
-            replies: ReplyQueue::default(),
             held_requests: budgets.requests.request(address.ip()),
-            held_replies: budgets.replies.request(address.ip()),
             due,
         }
     }
@@ -114,7 +112,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         let admitted = self.session.admit();
         let end = loop {
             if let Err(reply) = &admitted {
-                write_reply(reply, Protocol::Resp2, self.replies.open());
+                self.replies.add_last(reply);
                 break ConnectionEnd::AfterReplies;
             }
 
@@ -140,11 +138,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
     /// Runs the requests that are there, or waits for what happens next.
     async fn step(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
         self.take_requests()?;
-        let bytes_max = self.node.options.connection_replies_bytes_max;
-        let room = bytes_max.saturating_sub(self.replies.unwritten());
-        self.session.write_messages(self.replies.open(), room);
-        self.replies.close();
-        let has_room = self.replies.unwritten() < bytes_max;
+        let mut messages = self.replies.take_buffer();
+        self.session.write_messages(&mut messages, self.replies.room());
+        self.add_replies(messages)?;
+        let has_room = self.replies.room() > 0;
         // Once it is to end, nothing more is run: some libraries take a subscription for a lock that they hold while they are answered.
         let is_ending = self.session.client().kill.is_cancelled();
         if has_room && !self.ready.is_empty() && !is_ending {
@@ -158,12 +155,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         let is_writing = self.replies.unwritten() > 0;
         tokio::select! {
             biased;
-            written = self.writer.write(self.replies.next()), if is_writing => self.note_written(written),
+            written = self.writer.write(self.replies.next()), if is_writing => note_written(&mut self.replies, written),
             () = kill.cancelled() => Err(ConnectionEnd::AtOnce),
             message = self.session.next_message(), if has_room => {
-                self.session.write_message(&message, self.replies.open());
-                self.replies.close();
-                self.held_replies.hold(self.replies.unwritten()).map_err(|_| ConnectionEnd::AtOnce)
+                let mut written = self.replies.take_buffer();
+                self.session.write_message(&message, &mut written);
+                self.add_replies(written)
             }
             () = stopping.cancelled(), if !is_writing => Err(ConnectionEnd::AfterReplies),
             order = slot.ordered() => match order {
@@ -185,7 +182,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         }
         tokio::select! {
             biased;
-            written = self.writer.write(self.replies.next()) => self.note_written(written),
+            written = self.writer.write(self.replies.next()) => note_written(&mut self.replies, written),
             () = std::future::ready(()) => Ok(()),
         }
     }
@@ -232,7 +229,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Tells the client what is wrong with its request, as Redis does before it closes.
     fn refuse(&mut self, error: &ProtocolError) -> ConnectionEnd {
-        write_reply(&RedisReply::error(format!("ERR {error}")), Protocol::Resp2, self.replies.open());
+        self.replies.add_last(&RedisReply::error(format!("ERR {error}")));
         ConnectionEnd::AfterReplies
     }
 
@@ -253,7 +250,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         self.held_requests.hold(bytes).map_err(|_| {
             let text = "ERR requests that are not answered take all memory for them, with queued commands, watched keys and subscriptions: \
                         send again later, or send smaller ones";
-            write_reply(&RedisReply::error(text), Protocol::Resp2, self.replies.open());
+            self.replies.add_last(&RedisReply::error(text));
             ConnectionEnd::AfterReplies
         })
     }
@@ -263,7 +260,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         // A client that has not authenticated stays an arrival, so it cannot take the slot of one that has.
         let was_known = self.session.is_known();
         let _call = if was_known { Some(self.begin_call(slot)?) } else { None };
-        let kill = self.session.client().kill.clone();
         // A client that waits for an item and goes away must not be given one.
         let first = self.ready.front().and_then(|request| commands::find(&request[0]));
         let may_wait = first.is_some_and(CommandSpec::may_wait);
@@ -274,34 +270,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             self.hold_requests(copy)?;
             waiting_bytes = self.kept_bytes() + copy;
         }
-        let served = {
-            let serve = self.session.serve_next(&mut self.ready, self.replies.open());
-            tokio::pin!(serve);
-            loop {
-                tokio::select! {
-                    biased;
-                    served = &mut serve => break served,
-                    () = kill.cancelled() => return Err(ConnectionEnd::AtOnce),
-                    () = stopping.cancelled(), if may_wait => return Err(ConnectionEnd::AtOnce),
-                    // Read everything that it sends: unread bytes in the socket would hide that it has disconnected.
-                    read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES), if may_wait => {
-                        if !read.is_ok_and(|bytes| bytes > 0) {
-                            return Err(ConnectionEnd::Gone);
-                        }
-                        let bytes = self.input.len() + self.requests.held_bytes() + waiting_bytes;
-                        if self.input.len() > AHEAD_BYTES_MAX || self.held_requests.hold(bytes).is_err() {
-                            tracing::debug!(bytes, "a client that waits is disconnected, since it has sent too much meanwhile");
-                            return Err(ConnectionEnd::AtOnce);
-                        }
-                    }
-                }
-            }
-        };
-
-        self.replies.close();
-        if served == Err(Closes) {
-            return Err(ConnectionEnd::AfterReplies);
-        }
+        let waits = may_wait.then_some((stopping, waiting_bytes));
+        self.serve_next(waits).await?;
 
         if !was_known && self.session.is_known() {
             self.begin_call(slot)?;
@@ -314,10 +284,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             return Err(ConnectionEnd::AfterReplies);
         }
 
-        if self.held_replies.hold(self.replies.unwritten()).is_err() {
-            // A reply that cannot wait cannot be replaced, either: what it answers has happened.
-            return Err(ConnectionEnd::AtOnce);
-        }
         if self.ready.is_empty() {
             self.hold_requests(0)?;
             if self.input.is_empty() && self.session.is_known() {
@@ -327,21 +293,71 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         Ok(())
     }
 
+    /// Has the session serve the next requests. Replies that wait are written meanwhile: the client may need them before it does what a
+    /// command waits for. If one may wait for others, `waits` has what ends it, and the number of bytes that are kept meanwhile.
+    async fn serve_next(&mut self, waits: Option<(&CancellationToken, usize)>) -> Result<(), ConnectionEnd> {
+        let kill = self.session.client().kill.clone();
+        let mut replies = self.replies.take_buffer();
+        let served = {
+            let serve = self.session.serve_next(&mut self.ready, &mut replies);
+            tokio::pin!(serve);
+            loop {
+                let is_writing = self.replies.unwritten() > 0;
+                let stopped = async {
+                    match waits {
+                        Some((stopping, _)) => stopping.cancelled().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    served = &mut serve => break served,
+                    () = kill.cancelled() => return Err(ConnectionEnd::AtOnce),
+                    () = stopped => return Err(ConnectionEnd::AtOnce),
+                    written = self.writer.write(self.replies.next()), if is_writing => {
+                        note_written(&mut self.replies, written)?;
+                    }
+                    // Read everything that it sends: unread bytes in the socket would hide that it has disconnected.
+                    read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES), if waits.is_some() => {
+                        if !read.is_ok_and(|bytes| bytes > 0) {
+                            return Err(ConnectionEnd::Gone);
+                        }
+                        let kept = waits.map_or(0, |(_, kept)| kept);
+                        let bytes = self.input.len() + self.requests.held_bytes() + kept;
+                        if self.input.len() > AHEAD_BYTES_MAX || self.held_requests.hold(bytes).is_err() {
+                            tracing::debug!(bytes, "a client that waits is disconnected, since it has sent too much meanwhile");
+                            return Err(ConnectionEnd::AtOnce);
+                        }
+                    }
+                }
+            }
+        };
+
+        self.add_replies(replies)?;
+        if served == Err(Closes) { Err(ConnectionEnd::AfterReplies) } else { Ok(()) }
+    }
+
+    /// Has replies wait for the socket. One that cannot wait cannot be replaced, either: what it answers has happened.
+    fn add_replies(&mut self, replies: Vec<u8>) -> Result<(), ConnectionEnd> {
+        self.replies.add(replies).map_err(|_| ConnectionEnd::AtOnce)
+    }
+
     /// Begins a call, which gives the connection its place among those in use.
     fn begin_call(&mut self, slot: &Arc<Slot>) -> Result<OpenCall, ConnectionEnd> {
         slot.call().map_err(|_| {
-            let text = "ERR max number of clients reached";
-            write_reply(&RedisReply::error(text), Protocol::Resp2, self.replies.open());
+            self.replies.add_last(&RedisReply::error("ERR max number of clients reached"));
             ConnectionEnd::AfterReplies
         })
     }
+}
 
-    /// Counts what the socket has taken.
-    fn note_written(&mut self, written: std::io::Result<usize>) -> Result<(), ConnectionEnd> {
-        match written {
-            Ok(bytes) if bytes > 0 => self.replies.note_written(bytes),
-            Ok(_) | Err(_) => return Err(ConnectionEnd::Gone),
+/// Counts what the socket has taken.
+fn note_written(replies: &mut UnwrittenReplies, written: std::io::Result<usize>) -> Result<(), ConnectionEnd> {
+    match written {
+        Ok(bytes) if bytes > 0 => {
+            replies.note_written(bytes);
+            Ok(())
         }
-        self.held_replies.hold(self.replies.unwritten()).map_err(|_| ConnectionEnd::AtOnce)
+        Ok(_) | Err(_) => Err(ConnectionEnd::Gone),
     }
 }

@@ -15,6 +15,7 @@ mod scripts;
 mod signals;
 mod strangers;
 mod transactions;
+mod unread;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

@@ -1,0 +1,66 @@
+//! Replies that are not read, or cannot be sent yet.
+
+use std::{
+    future::{pending, ready},
+    io,
+    net::SocketAddr,
+    time::Duration,
+};
+
+use lockkeeper_accept::ConnectionSource;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Api, Memory, handle};
+use crate::RedisListener;
+
+/// More than anything here takes, in the time of a test, which is not real.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn put_text(store: &Memory, key: &str, bytes: usize) {
+    store.put(&format!("redis/0/{key}"), &[b"s".to_vec(), vec![b'x'; bytes]].concat());
+}
+
+/// One connection, whose pipes hold few bytes.
+struct OnePipe(Option<DuplexStream>);
+
+impl ConnectionSource for OnePipe {
+    type Stream = DuplexStream;
+
+    async fn accept(
+        &mut self,
+    ) -> io::Result<(impl Future<Output = io::Result<DuplexStream>> + Send + 'static, SocketAddr)> {
+        let Some(stream) = self.0.take() else { return pending().await };
+        Ok((ready(Ok(stream)), ([10, 0, 0, 1], 1).into()))
+    }
+}
+
+impl RedisListener for OnePipe {}
+
+/// The client may not do what the command waits for before it has them.
+#[tokio::test(start_paused = true)]
+async fn replies_are_sent_while_a_command_behind_them_waits() {
+    const LARGE: usize = 100_000;
+    let store = Memory::default();
+    put_text(&store, "large", LARGE);
+    let (mut client, end) = duplex(1_000);
+    let stopping = CancellationToken::new();
+    let port = handle(store.clone());
+    let served = stopping.clone();
+    tokio::spawn(async move { port.serve(OnePipe(Some(end)), served).await });
+
+    client.write_all(b"GET large\r\nBLPOP queue 0\r\n").await.expect("it is open");
+    let mut reply = vec![0; LARGE + 11];
+    let read = timeout(PATIENCE, client.read_exact(&mut reply)).await;
+    read.expect("the whole reply in time").expect("it is open");
+    assert!(reply.starts_with(b"$100000\r\nxxx") && reply.ends_with(b"xxx\r\n"));
+
+    Api::over(store).call("rpush queue a").await;
+    let mut popped = [0; 22];
+    timeout(PATIENCE, client.read_exact(&mut popped)).await.expect("in time").expect("it is open");
+    assert_eq!(&popped, b"*2\r\n$5\r\nqueue\r\n$1\r\na\r\n");
+    stopping.cancel();
+}
