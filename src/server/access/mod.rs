@@ -31,8 +31,8 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderMap, header::AUTHORIZATION};
 use tokio::sync::watch;
-use tonic::metadata::MetadataMap;
 
 use lockkeeper_config::AuthConfig;
 use lockkeeper_environment::Blocking;
@@ -60,8 +60,6 @@ use super::{
 const REREAD: Duration = Duration::from_secs(1);
 /// A changed file is read once more after this time, and is used if it has not changed further: what is copied over it comes in parts.
 const SETTLING: Duration = Duration::from_millis(200);
-/// The header of a token.
-const AUTHORIZATION: &str = "authorization";
 /// The first part of that header's value.
 const BEARER: &str = "Bearer ";
 
@@ -177,8 +175,8 @@ impl Access {
 
     /// Returns the identity that a bearer token shows, and the token's hash, if the request has a token. The message of a refusal does not
     /// repeat the token.
-    pub(crate) fn bearer(&self, metadata: &MetadataMap) -> Result<Option<(Identity, TokenHash)>, Error> {
-        let mut values = metadata.get_all(AUTHORIZATION).iter();
+    pub(crate) fn bearer(&self, headers: &HeaderMap) -> Result<Option<(Identity, TokenHash)>, Error> {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let token =
             value.to_str().ok().and_then(|value| value.strip_prefix(BEARER)).filter(|_| values.next().is_none());

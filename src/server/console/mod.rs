@@ -131,10 +131,9 @@ impl Console {
     /// The caller of a request. Fails if its token is unknown, its certificate counts no more, or its identity has too many connections.
     /// The connection is closed after the answer to the latter two: only on another one can the client show another certificate.
     fn caller(&self, head: &Parts, remote: &RequestOrigin) -> Result<Caller, Error> {
-        let metadata = tonic::metadata::MetadataMap::from_headers(head.headers.clone());
         let access = self.service.access();
         let connection = head.extensions.get::<HttpConnection>();
-        let shown = match access.bearer(&metadata)? {
+        let shown = match access.bearer(&head.headers)? {
             Some((identity, token)) => Caller { identity: Some(identity), token: Some(token), ..Caller::default() },
             None => {
                 let certificate = connection.and_then(|connection| connection.certificate.as_ref());

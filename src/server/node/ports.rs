@@ -24,7 +24,7 @@ use crate::{
     console::Console,
     gate::{Gated, Hosts},
     node_calls::{self, NodeCalls},
-    v1::maintenance::Maintenance,
+    v1::{identified::Identified, maintenance::Maintenance},
     web::{self, Web},
 };
 
@@ -133,7 +133,8 @@ impl<C: Connector> RunningNode<C> {
         let (reporter, health_service) = tonic_health::server::health_reporter();
         let routes =
             services.for_clients().add_service(health_service).add_service(MaintenanceServer::new(maintenance));
-        let service = NodeCalls { port: node_calls::CallPort::Clients, service: services.around(routes) };
+        let service = Identified { callers: Arc::new(services.service.clone()), service: services.around(routes) };
+        let service = NodeCalls { port: node_calls::CallPort::Clients, service };
         let service = services.unread.layer(service);
 
         let listener = self.counted(listener, CountedPort::Clients);

@@ -210,18 +210,26 @@ impl Local {
 
     /// Refuses a request for which the caller has no right, or that uses the session of another identity.
     pub(super) fn check(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
-        self.decide(caller, request).inspect_err(|error| {
-            if matches!(
-                error.reason,
-                FailureReason::PermissionDenied | FailureReason::NotOwner | FailureReason::Unauthenticated
-            ) {
-                let who = caller.identity.as_ref().map(ToString::to_string);
-                let act = "refused".to_owned();
-                let reason = error.message.clone().into_owned();
-                // The note is written in the background, and only for some refusals, because a client can cause any number of them.
-                _ = self.replica.note(Note { who, act, reason, ..Note::default() });
-            }
-        })
+        self.decide(caller, request).inspect_err(|error| self.note_refusal(caller, error))
+    }
+
+    /// Refuses an anonymous caller if the node serves none.
+    pub(super) fn admit(&self, caller: &Caller) -> Result<(), Error> {
+        self.access.admit(caller).inspect_err(|error| self.note_refusal(caller, error))
+    }
+
+    /// Has the refusal of an identity or a right in the audit trail.
+    fn note_refusal(&self, caller: &Caller, error: &Error) {
+        if matches!(
+            error.reason,
+            FailureReason::PermissionDenied | FailureReason::NotOwner | FailureReason::Unauthenticated
+        ) {
+            let who = caller.identity.as_ref().map(ToString::to_string);
+            let act = "refused".to_owned();
+            let reason = error.message.clone().into_owned();
+            // The note is written in the background, and only for some refusals, because a client can cause any number of them.
+            _ = self.replica.note(Note { who, act, reason, ..Note::default() });
+        }
     }
 
     fn decide(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {

@@ -258,6 +258,11 @@ impl Service {
         self.local.access.admit(caller)
     }
 
+    /// Refuses an anonymous caller before its request is read, if the node serves none. Counts no call.
+    pub(crate) fn admit(&self, caller: &Caller) -> Result<(), Error> {
+        self.local.admit(caller)
+    }
+
     /// Refuses what the caller may not, as the request itself would be refused. For an answer that an adapter has already, or makes itself.
     pub(crate) fn check(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
         self.local.access.count_call(caller)?;

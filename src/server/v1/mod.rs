@@ -7,7 +7,8 @@
 //! * At the peers' port, [`Local`] executes or refuses the requests that followers forward.
 //!
 //! Around the services, on both ports: `deadlines` answers a call before its `grpc-timeout` passes, `unreadable` explains messages that
-//! cannot be decoded. At the peers' port, `addressed` refuses calls for another node, and `forwarded` runs calls on the clients' runtime.
+//! cannot be decoded. At the clients' port, `identified` refuses callers that are not known before a message is read. At the peers' port,
+//! `addressed` refuses calls for another node, and `forwarded` runs calls on the clients' runtime.
 //! `pipeline` carries many requests on one stream.
 //! `cluster` shows this node's condition, `maintenance` sends backups.
 
@@ -15,6 +16,7 @@ pub(crate) mod addressed;
 pub(crate) mod cluster;
 pub(crate) mod deadlines;
 pub(crate) mod forwarded;
+pub(crate) mod identified;
 mod keyspace;
 mod locks;
 pub(crate) mod maintenance;
@@ -27,6 +29,7 @@ use futures::{
     future::ready,
     stream::{BoxStream, Map},
 };
+use http::{Extensions, HeaderMap};
 use tonic::{Request, Response, Status, Streaming};
 
 use self::unreadable::explained;
@@ -39,10 +42,8 @@ use super::{
     service::{Local, ReplyStream, Serve, Service, forward::named_caller},
     wire::{Encode, Form, ReplyMessage},
 };
-use lockkeeper_machine::Identity;
-use lockkeeper_policy::TokenHash;
 use lockkeeper_proto::LEADER_KEY;
-use lockkeeper_transport::{Remote, tls::ShownCertificate};
+use lockkeeper_transport::Remote;
 
 /// Serves `lockkeeper.v1` on a backend.
 #[derive(Clone, Debug)]
@@ -131,18 +132,11 @@ impl Backend for Service {
     }
 
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error> {
-        let remote = request.extensions().get::<Remote>();
-        if remote.is_some_and(|remote| remote.node().is_some()) {
-            return Ok(Caller { is_peer: true, ..Caller::default() });
+        // Mostly the layer around the services has looked, before the message was read.
+        match request.extensions().get::<Caller>() {
+            Some(caller) => Ok(caller.clone()),
+            None => shown_caller(self, request.extensions(), request.metadata().as_ref()),
         }
-
-        let origin = self.traces().origin(request.metadata().as_ref());
-        let ShownIdentity { identity, token, certificate, is_of_earlier } = ShownIdentity::by(self.access(), request)?;
-        if let (Some(who), Some(remote)) = (&identity, remote) {
-            self.access().count_connection(who, remote)?;
-        }
-        let remote = remote.map(|remote| remote.address.into());
-        Ok(Caller { remote, identity, token, certificate, is_of_earlier, origin, ..Caller::default() })
     }
 
     fn admit(&self, caller: &Caller) -> Result<(), Error> {
@@ -250,25 +244,30 @@ fn caller<B: Backend, T>(backend: &B, request: &Request<T>) -> Result<Caller, Er
     Ok(Caller { deadline: deadlines::deadline(request), ..backend.caller(request)? })
 }
 
-/// Who a client shows that it is.
-struct ShownIdentity {
-    identity: Option<Identity>,
-    token: Option<TokenHash>,
-    certificate: Option<ShownCertificate>,
-    is_of_earlier: bool,
-}
-
-impl ShownIdentity {
-    /// By the token that it sends, or else the name in the certificate of its connection. So a program in between can have a certificate of
-    /// its own, and pass on the tokens of its users.
-    fn by<T>(access: &Access, request: &Request<T>) -> Result<Self, Error> {
-        if let Some((identity, token)) = access.bearer(request.metadata())? {
-            return Ok(Self { identity: Some(identity), token: Some(token), certificate: None, is_of_earlier: false });
-        }
-        let certificate = request.extensions().get::<Remote>().and_then(|remote| remote.certificate.as_ref());
-        let (identity, is_of_earlier) = access.certificate_identity(certificate)?;
-        Ok(Self { identity, token: None, certificate: certificate.cloned(), is_of_earlier })
+/// The caller that a request of a client shows, from the extensions that its connection gave it and from its headers: by the token that it
+/// sends, or else the name in the certificate of its connection. So a program in between can have a certificate of its own, and pass on the
+/// tokens of its users. Fails if its token is unknown, or its identity has too many connections.
+fn shown_caller(service: &Service, extensions: &Extensions, headers: &HeaderMap) -> Result<Caller, Error> {
+    let remote = extensions.get::<Remote>();
+    if remote.is_some_and(|remote| remote.node().is_some()) {
+        return Ok(Caller { is_peer: true, ..Caller::default() });
     }
+
+    let access = service.access();
+    let origin = service.traces().origin(headers);
+    let shown = match access.bearer(headers)? {
+        Some((identity, token)) => Caller { identity: Some(identity), token: Some(token), ..Caller::default() },
+        None => {
+            let certificate = remote.and_then(|remote| remote.certificate.as_ref());
+            let (identity, is_of_earlier) = access.certificate_identity(certificate)?;
+            Caller { identity, certificate: certificate.cloned(), is_of_earlier, ..Caller::default() }
+        }
+    };
+
+    if let (Some(who), Some(remote)) = (&shown.identity, remote) {
+        access.count_connection(who, remote)?;
+    }
+    Ok(Caller { remote: remote.map(|remote| remote.address.into()), origin, ..shown })
 }
 
 /// The messages that a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.
