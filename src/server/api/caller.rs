@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
+use lockkeeper_accept::origin;
 use lockkeeper_machine::{Address, Identity};
 use lockkeeper_policy::TokenHash;
 use lockkeeper_traces::Origin;
@@ -38,11 +39,12 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The name under which this node counts the resources that the caller takes: its identity or, without one, its host.
+    /// The name under which this node counts the resources that the caller takes: its identity or, without one, its host. The connection
+    /// is not part of it, or a host would have as many shares as it opens connections.
     pub(crate) fn owner(&self) -> String {
         match (&self.identity, &self.remote) {
             (Some(identity), _) => format!("identity {identity}"),
-            (None, Some(remote)) => remote.to_string(),
+            (None, Some(remote)) => origin(remote.ip()).to_string(),
             (None, None) => String::new(),
         }
     }
@@ -80,5 +82,25 @@ impl Deadline {
             Some(Self(at)) => sleep_until(at).await,
             None => std::future::pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(remote: &str, identity: Option<&str>) -> String {
+        let identity = identity.map(|name| Identity::new(name).expect("a name"));
+        Caller { remote: Some(remote.parse().expect("an address")), identity, ..Caller::default() }.owner()
+    }
+
+    #[test]
+    fn an_anonymous_caller_is_its_host_whatever_its_connection() {
+        assert_eq!(owner("10.0.0.1:1", None), owner("10.0.0.1:2", None));
+        assert_ne!(owner("10.0.0.1:1", None), owner("10.0.0.2:1", None));
+        // All addresses of a network of IPv6 are one host.
+        assert_eq!(owner("[2001:db8::1]:1", None), owner("[2001:db8::2]:1", None));
+        assert_eq!(owner("10.0.0.1:1", Some("ann")), owner("10.0.0.2:1", Some("ann")));
+        assert_ne!(owner("10.0.0.1:1", Some("ann")), owner("10.0.0.1:1", None));
     }
 }
