@@ -6,6 +6,9 @@
 //! [`FIRST_MESSAGE_TIMEOUT`]. A service that has answered already (its client sends a stream) is not: its client may have nothing to
 //! send yet.
 //!
+//! A request that is one message ([`Settings::request_bytes_max`](super::Settings::request_bytes_max)) has arrived when it has ended, and a
+//! service sees nothing of it before (`whole_request`).
+//!
 //! The bytes of a message are memory from its first byte on, so they count against a limit of the port ([`ArrivingBytes`]): those of the
 //! request until it is answered, and then those of a message that is not complete.
 //!
@@ -35,11 +38,15 @@ use tokio::{
 use tonic::{Status, body::Body};
 use tower::{Service, ServiceExt as _};
 
-use super::{connection::Remote, settings::FIRST_MESSAGE_TIMEOUT};
+use super::{
+    connection::Remote,
+    settings::FIRST_MESSAGE_TIMEOUT,
+    whole_request::{BodyError, BodyPart, WholeRequest},
+};
 use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, NoSlot, OpenCall, Slot, TooManyBytes};
 
 /// gRPC's compression flag and the message's length.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 /// The state that the calls of one connection share.
 #[derive(Clone, Debug)]
@@ -49,6 +56,8 @@ pub(super) struct CallHandler<V> {
     /// Permits for calls that are passed to the service without a message.
     pub(super) without_message: Arc<Semaphore>,
     pub(super) arriving: ArrivingBytes,
+    /// See [`Settings::request_bytes_max`](super::Settings::request_bytes_max).
+    pub(super) request_bytes_max: fn(&str) -> Option<usize>,
     pub(super) service: V,
 }
 
@@ -64,27 +73,25 @@ where
             Err(full) => return Ok(answer(refused(full).into_response(is_grpc), None)),
         };
 
-        let (mut parts, mut body) = request.into_parts();
+        let whole = if is_grpc { (self.request_bytes_max)(request.uri().path()).map(WholeRequest::new) } else { None };
+        let (mut parts, body) = request.into_parts();
         parts.extensions.insert(self.remote.clone());
 
-        // Without a permit the call waits here for its first frame, where it costs almost nothing. The service is called once the message
-        // has begun.
-        let mut first = None;
-        let permit = match self.without_message.try_acquire_owned() {
-            Ok(permit) => Some(permit),
-            Err(_) => {
-                let frame = timeout(FIRST_MESSAGE_TIMEOUT, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
-                match frame.await {
-                    Ok(frame) => first = frame,
-                    Err(_) => return Ok(answer(no_message().into_response(is_grpc), Some(call))),
-                }
-                None
-            }
-        };
-
         let progress = Arc::new(RequestProgress::new(self.arriving.request(self.slot.origin())));
-        let messages = is_grpc.then(ArrivingMessages::default);
-        let request_body = RequestBody { body, first, messages, bytes: 0, progress: Arc::clone(&progress), permit };
+        let messages = (is_grpc && whole.is_none()).then(ArrivingMessages::default);
+        let permit = self.without_message.try_acquire_owned().ok();
+        let arrival = BodyArrival { messages, bytes: 0, progress: Arc::clone(&progress), permit };
+        let mut request_body = RequestBody { body, first: None, whole, arrival };
+
+        // Without a permit the call waits here for its first frame, or for all of a request that is one message, where it costs almost
+        // nothing. The service is called once that is there.
+        if request_body.arrival.permit.is_none() {
+            let begun = timeout(FIRST_MESSAGE_TIMEOUT, poll_fn(|context| request_body.poll_begun(context)));
+            if begun.await.is_err() {
+                return Ok(answer(no_message().into_response(is_grpc), Some(call)));
+            }
+        }
+
         let answered = self.service.oneshot(Request::from_parts(parts, Body::new(request_body)));
         let mut answered = pin!(answered);
 
@@ -133,7 +140,8 @@ fn refused(full: NoSlot) -> RefusedCall {
 fn no_message() -> RefusedCall {
     let seconds = FIRST_MESSAGE_TIMEOUT.as_secs();
     let status = Status::deadline_exceeded(format!(
-        "no message arrived within {seconds} s of the call's headers, so the call had no effect: send the message with the call"
+        "no message arrived, or not all of the request, within {seconds} s of the call's headers, so the call had no effect: send the \
+         message with the call, and end the request if it is one message"
     ));
     RefusedCall(status, StatusCode::REQUEST_TIMEOUT)
 }
@@ -168,7 +176,14 @@ struct RequestBody {
     body: Incoming,
     /// The frame that was read of it before.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
-    /// Counts the messages of gRPC. Another body has none.
+    /// A request that is handed over whole.
+    whole: Option<WholeRequest>,
+    arrival: BodyArrival,
+}
+
+/// What has arrived of a request.
+struct BodyArrival {
+    /// Counts the messages of a stream of gRPC. Another body has none.
     messages: Option<ArrivingMessages>,
     /// All bytes that have arrived.
     bytes: usize,
@@ -212,19 +227,20 @@ impl ArrivingMessages {
     }
 }
 
-impl RequestBody {
+impl BodyArrival {
     fn message_is_complete(&mut self) {
         self.progress.has_message.store(true, Relaxed);
         self.permit = None;
     }
 
-    /// Notes a frame; one without data ends the body. Fails if too many bytes wait.
-    fn note(&mut self, data: Option<&[u8]>) -> Result<(), TooManyBytes> {
+    /// Notes a frame; one without data ends the body. Fails if too many bytes wait. `is_whole`: the end of the request completes it.
+    fn note(&mut self, data: Option<&[u8]>, is_whole: bool) -> Result<(), TooManyBytes> {
         let (is_complete, unfinished) = match (data, &mut self.messages) {
             (Some(data), Some(messages)) => {
                 messages.take(data);
                 (messages.has_one, messages.seen)
             }
+            (Some(_), None) if is_whole => (false, 0),
             // A stream by HTTP/1 has messages of its service's, which takes them as they come.
             _ => (true, 0),
         };
@@ -237,35 +253,59 @@ impl RequestBody {
         let is_answered = self.progress.is_answered.load(Relaxed);
         held.hold(if is_answered { unfinished } else { self.bytes })
     }
+
+    /// Notes what was read of the body, and refuses it if too many bytes wait.
+    fn noted(&mut self, frame: Option<Result<Frame<Bytes>, hyper::Error>>, is_whole: bool) -> BodyPart {
+        let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        match self.note(data.map(|data| &data[..]), is_whole) {
+            Ok(()) => frame.map(|frame| frame.map_err(Into::into)),
+            Err(too_many) => Some(Err(Status::resource_exhausted(too_many.to_string()).into())),
+        }
+    }
+}
+
+impl RequestBody {
+    /// It is ready once a frame has arrived or, of a request that is handed over whole, its end.
+    fn poll_begun(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Self { body, first, whole, arrival } = self;
+        let Some(whole) = whole else {
+            *first = ready!(Pin::new(body).poll_frame(context));
+            return Poll::Ready(());
+        };
+        whole.poll_arrival(context, |context| {
+            Pin::new(&mut *body).poll_frame(context).map(|frame| arrival.noted(frame, true))
+        })
+    }
 }
 
 impl HttpBody for RequestBody {
     type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BodyPart> {
+        if self.whole.is_some() {
+            ready!(self.poll_begun(context));
+            return Poll::Ready(self.whole.as_mut().and_then(WholeRequest::next_part));
+        }
+
         let frame = match self.first.take() {
             Some(first) => Some(first),
             None => ready!(Pin::new(&mut self.body).poll_frame(context)),
         };
-        let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-        if let Err(too_many) = self.note(data.map(|data| &data[..])) {
-            return Poll::Ready(Some(Err(Status::resource_exhausted(too_many.to_string()).into())));
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        Poll::Ready(self.arrival.noted(frame, false))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_none() && self.body.is_end_stream()
+        match &self.whole {
+            Some(whole) => whole.is_handed_over(),
+            None => self.first.is_none() && self.body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.first {
-            None => self.body.size_hint(),
-            Some(_) => SizeHint::default(),
+        match (&self.whole, &self.first) {
+            (None, None) => self.body.size_hint(),
+            (Some(_), _) | (None, Some(_)) => SizeHint::default(),
         }
     }
 }

@@ -5,7 +5,8 @@
 //! on first use, keep-alive, flow-control windows that let a large message pass at once, and a listener that survives bad connections.
 //!
 //! The life of a connection: [`serve`] accepts it, gives it a slot, for which another connection may be closed (`lockkeeper-accept`),
-//! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, [`Settings`] has all limits.
+//! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, `whole_request` holds a request until it is complete,
+//! [`Settings`] has all limits.
 //! All of that is the feature `serve`. Without it, this crate is the client's half: it opens connections, and accepts none.
 //!
 //! Deliberately absent: retries and pools. The caller knows what a failure means; a channel that failed is dropped and a new one made.
@@ -27,6 +28,8 @@ mod plain;
 mod serve;
 #[cfg(feature = "serve")]
 mod settings;
+#[cfg(feature = "serve")]
+mod whole_request;
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 

@@ -92,7 +92,11 @@ pub async fn serve<L, V>(
         };
 
         let slot_guard = slots.admit(remote.ip(), ReadState::new(settings.turn_bytes));
-        let limits = CallLimits { without_message_max: settings.without_message_max, arriving: arriving.clone() };
+        let limits = CallLimits {
+            without_message_max: settings.without_message_max,
+            arriving: arriving.clone(),
+            request_bytes_max: settings.request_bytes_max,
+        };
         let http = http.clone();
         let service = service.clone();
         let stopping = stopping.clone();
@@ -139,6 +143,7 @@ struct CallLimits {
     without_message_max: usize,
     /// Shared by all connections of the port.
     arriving: ArrivingBytes,
+    request_bytes_max: fn(&str) -> Option<usize>,
 }
 
 /// Serves one connection to its end.
@@ -146,7 +151,7 @@ async fn connection<S, V>(
     connection: Connection<S>,
     slot_guard: SlotGuard,
     (http2, http1): Protocols,
-    CallLimits { without_message_max, arriving }: CallLimits,
+    CallLimits { without_message_max, arriving, request_bytes_max }: CallLimits,
     service: V,
     stopping: CancellationToken,
 ) where
@@ -158,7 +163,14 @@ async fn connection<S, V>(
     connection.takes(slot);
     let remote = connection.remote();
     let without_message = Arc::new(Semaphore::new(without_message_max));
-    let calls = CallHandler { slot: Arc::clone(slot), remote: remote.clone(), without_message, arriving, service };
+    let calls = CallHandler {
+        slot: Arc::clone(slot),
+        remote: remote.clone(),
+        without_message,
+        arriving,
+        request_bytes_max,
+        service,
+    };
     let answers = service_fn(move |request| calls.clone().answer(request));
 
     let Some(http1) = http1 else {

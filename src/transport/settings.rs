@@ -9,7 +9,8 @@
 //! | requests that no service has read ([`Windows::connection`]), and the same again for their frames | 4 MiB | 16 MiB |
 //! | answers that the client has not read: [`Settings::unsent_bytes_max`] for each call | 64 KiB each | 400 KiB each |
 //!
-//! and, for each call under way, the memory of the service itself. Of all connections of clients together, requests that have begun to
+//! and, for each call under way, the memory of the service itself. A message of a request that does not end is not decoded
+//! ([`Settings::request_bytes_max`]), since it would take many times its bytes. Of all connections of clients together, requests that have begun to
 //! arrive, or are complete and not answered, take 64 MiB ([`Settings::arriving_bytes_max`]) and 4 KiB each.
 //!
 //! **Small frames.** For DATA frames below 256 bytes, h2 (0.4.20, `proto/streams/counts.rs`) counts the bytes missing to 256, from their
@@ -38,7 +39,7 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time in which a client of HTTP/2 must read some of what is written to it (see [`WriteDeadline`](lockkeeper_accept::WriteDeadline)).
 /// HTTP/2's pings do not notice one that goes on sending calls.
 pub const UNREAD_HTTP2_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for the message of a call whose service waits for it.
+/// Time limit for the message of a call whose service waits for it, and for the end of a request that is one message.
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a connection without an open call to end after GOAWAY.
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,6 +67,10 @@ pub struct Settings {
     pub turn_bytes: usize,
     /// Bytes of all requests that are not answered, without the first 4 KiB of each: see `lockkeeper_accept::ArrivingBytes`.
     pub arriving_bytes_max: usize,
+    /// The largest message of a call of gRPC, by the path of the call, if its request is one message. A service gets none of the bytes of
+    /// such a request before its end, and it must end within [`FIRST_MESSAGE_TIMEOUT`]. Of other calls, streams above all, there is no
+    /// limit here, and their bytes are handed over as they come.
+    pub request_bytes_max: fn(&str) -> Option<usize>,
     /// Maximum connections at one time.
     pub connections_max: usize,
     /// Whether HTTP/1.1 is spoken too: a connection that does not begin as one of HTTP/2 does.
@@ -87,6 +92,7 @@ impl Settings {
         unsent_bytes_max: 64 << 10,
         turn_bytes: 16 << 10,
         arriving_bytes_max: 64 << 20,
+        request_bytes_max: |_| None,
         connections_max: 10_000,
         speaks_http1: false,
     };
@@ -101,6 +107,7 @@ impl Settings {
         turn_bytes: 256 << 10,
         // Members are believed, and an append is large.
         arriving_bytes_max: usize::MAX,
+        request_bytes_max: |_| None,
         connections_max: 1_000,
         speaks_http1: false,
     };
@@ -109,6 +116,12 @@ impl Settings {
     #[must_use]
     pub const fn with_connections_max(self, connections_max: usize) -> Self {
         Self { connections_max, ..self }
+    }
+
+    /// The same settings with these limits of messages.
+    #[must_use]
+    pub const fn with_requests(self, request_bytes_max: fn(&str) -> Option<usize>) -> Self {
+        Self { request_bytes_max, ..self }
     }
 
     /// The same settings, for a port that speaks HTTP/1.1 too, and takes an authority with a scheme: etcd's.

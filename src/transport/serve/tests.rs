@@ -53,7 +53,8 @@ impl HttpBody for Endless {
     }
 }
 
-/// A port whose service reads a whole request at once, and then answers; if it is deaf, it starts reading later.
+/// A port whose service reads a whole request at once, and then answers; if it is deaf, it starts reading later, and if it is hasty, the
+/// first bytes are enough for it.
 struct Port(mpsc::Sender<DuplexStream>);
 
 impl Port {
@@ -65,14 +66,24 @@ impl Port {
             if request.uri().path().ends_with("/close") {
                 request.extensions().get::<Remote>().expect("each call has one").close();
             }
+            let is_hasty = request.uri().path().ends_with("/first");
             let mut body = request.into_body();
             if is_deaf {
                 sleep(DEAF).await;
             }
-            while let Some(Ok(_)) = poll_fn(|context| hyper::body::Body::poll_frame(Pin::new(&mut body), context)).await
+
+            let mut status = Status::ok("");
+            while let Some(frame) = poll_fn(|context| hyper::body::Body::poll_frame(Pin::new(&mut body), context)).await
             {
+                if let Err(refusal) = frame {
+                    status = refusal;
+                    break;
+                }
+                if is_hasty {
+                    break;
+                }
             }
-            let answer = if is_endless { Response::new(Body::new(Endless)) } else { Status::ok("").into_http() };
+            let answer = if is_endless { Response::new(Body::new(Endless)) } else { status.into_http() };
             Ok::<_, Infallible>(answer)
         });
         tokio::spawn(serve(
@@ -193,6 +204,41 @@ async fn a_call_without_a_message_gets_an_error() {
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!((code(inside).await, code(outside).await), (Code::DeadlineExceeded, Code::DeadlineExceeded));
     assert_eq!(began.elapsed(), FIRST_MESSAGE_TIMEOUT);
+}
+
+/// A message is decoded when it is complete, and a decoded one takes many times its bytes: no service gets it before the request ends.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_one_message_is_seen_whole_or_not_at_all() {
+    for without_message_max in [0, 1] {
+        let whole = Settings { without_message_max, ..Settings::CLIENTS }.with_requests(|_| Some(1));
+        let port = Port::open(whole);
+        let mut client = port.client().await;
+        assert_eq!(client.call_with_message().await, Code::Ok);
+
+        let (late, mut stream) = client.call_of("http://node/service/first").await;
+        stream.send_data(Bytes::from_static(MESSAGE), false).expect("there is room");
+        sleep(FIRST_MESSAGE_TIMEOUT / 2).await;
+        stream.send_data(Bytes::new(), true).expect("it is open");
+        assert_eq!(code(late).await, Code::Ok, "it ends in time");
+
+        let began = Instant::now();
+        let (endless, mut stream) = client.call_of("http://node/service/first").await;
+        stream.send_data(Bytes::from_static(MESSAGE), false).expect("there is room");
+        assert_eq!(code(endless).await, Code::DeadlineExceeded, "the service has seen nothing of it");
+        assert_eq!(began.elapsed(), FIRST_MESSAGE_TIMEOUT);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_beyond_the_limit_of_its_call_is_refused_by_its_prefix() {
+    let limit: fn(&str) -> Option<usize> = |path| path.ends_with("/first").then_some(6);
+    let port = Port::open(Settings::CLIENTS.with_requests(limit));
+    let mut client = port.client().await;
+    for (uri, expected) in [("/first", Code::OutOfRange), ("/call", Code::Ok)] {
+        let (response, mut stream) = client.call_of(&format!("http://node/service{uri}")).await;
+        stream.send_data(Bytes::from_static(&[0, 0, 0, 0, 7]), expected == Code::Ok).expect("there is room");
+        assert_eq!(code(response).await, expected, "{uri}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
