@@ -47,6 +47,7 @@ mod watch;
 
 pub use call::Etcd;
 pub use key::all_keys;
+pub use methods::request_bytes_max;
 pub use routes::{EtcdServices, changes_something, services};
 pub use store::{
     EtcdFacts, EtcdFound, EtcdMember, EtcdPage, EtcdSession, EtcdStore, EtcdStoreError, KeptAlive, NodeCondition,

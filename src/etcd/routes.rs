@@ -26,7 +26,7 @@ use crate::{
     EtcdStore,
     call::{Etcd, unknown_method},
     gateway::{self, gateway},
-    methods::needs_identity,
+    methods::{KEYS_BYTES_MAX, SHORT_BYTES_MAX, WRITE_BYTES_MAX, needs_identity},
     proto::{
         etcdserverpb::{
             auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
@@ -90,13 +90,13 @@ pub fn services<S: EtcdStore>(store: S) -> EtcdServices<S> {
     let etcd = Etcd { store, shown: Arc::default(), leases };
 
     let known = Arc::new(etcd.clone());
-    let kv = KvServer::new(etcd.clone());
-    let lock = LockServer::new(etcd.clone());
+    let kv = KvServer::new(etcd.clone()).max_decoding_message_size(WRITE_BYTES_MAX);
+    let lock = LockServer::new(etcd.clone()).max_decoding_message_size(KEYS_BYTES_MAX);
 
     let routes = Routes::from(gateway(etcd.clone()))
         .add_service(kv.clone())
-        .add_service(LeaseServer::new(etcd.clone()))
-        .add_service(WatchServer::new(etcd.clone()))
+        .add_service(LeaseServer::new(etcd.clone()).max_decoding_message_size(SHORT_BYTES_MAX))
+        .add_service(WatchServer::new(etcd.clone()).max_decoding_message_size(KEYS_BYTES_MAX))
         .add_service(lock.clone())
         .add_service(ElectionServer::new(etcd.clone()))
         .add_service(MaintenanceServer::new(etcd.clone()))

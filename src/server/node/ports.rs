@@ -24,7 +24,7 @@ use crate::{
     console::Console,
     gate::{Gated, Hosts},
     node_calls::{self, NodeCalls},
-    v1::{identified::Identified, maintenance::Maintenance},
+    v1::{identified::Identified, maintenance::Maintenance, request_sizes::request_bytes_max},
     web::{self, Web},
 };
 
@@ -138,7 +138,7 @@ impl<C: Connector> RunningNode<C> {
         let service = services.unread.layer(service);
 
         let listener = self.counted(listener, CountedPort::Clients);
-        let settings = Settings::CLIENTS.with_connections_max(base.places.clients);
+        let settings = Settings::CLIENTS.with_connections_max(base.places.clients).with_requests(request_bytes_max);
         let serving = listen_to(listener, acceptor, settings, service, self.stopping.clone());
         environment.clients.spawn(&mut tasks.clients, serving);
         reporter
@@ -186,6 +186,7 @@ impl<C: Connector> RunningNode<C> {
         let service = services.adapters_unread.layer(Gated { hosts, service });
         let listener = self.counted(listener, CountedPort::Etcd);
         let settings = Settings::CLIENTS.with_connections_max(base.places.etcd).with_http1();
+        let settings = settings.with_requests(lockkeeper_etcd::request_bytes_max);
         let serving = listen_to(listener, acceptor, settings, service, self.stopping.clone());
         base.environment.adapters.spawn(&mut tasks.clients, serving);
     }

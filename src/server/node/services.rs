@@ -19,6 +19,7 @@ use crate::{
         cluster::ClusterService,
         deadlines::{Deadlines, TimedService},
         forwarded::Forwarded,
+        request_sizes::SHORT_BYTES_MAX,
         unreadable::explaining,
     },
 };
@@ -122,9 +123,11 @@ impl Services {
             .add_service(sessions)
             .add_service(locks)
             .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.service.clone())))
-            .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS))
+            .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS).max_decoding_message_size(SHORT_BYTES_MAX))
             // Older clients, and Python's, use this version.
-            .add_service(reflection().build_v1alpha().expect(OWN_DESCRIPTORS))
+            .add_service(
+                reflection().build_v1alpha().expect(OWN_DESCRIPTORS).max_decoding_message_size(SHORT_BYTES_MAX),
+            )
     }
 }
 

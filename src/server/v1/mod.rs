@@ -9,7 +9,7 @@
 //! Around the services, on both ports: `deadlines` answers a call before its `grpc-timeout` passes, `unreadable` explains messages that
 //! cannot be decoded. At the clients' port, `identified` refuses callers that are not known before a message is read. At the peers' port,
 //! `addressed` refuses calls for another node, and `forwarded` runs calls on the clients' runtime.
-//! `pipeline` carries many requests on one stream.
+//! `request_sizes` limits messages. `pipeline` carries many requests on one stream.
 //! `cluster` shows this node's condition, `maintenance` sends backups.
 
 pub(crate) mod addressed;
@@ -21,6 +21,7 @@ mod keyspace;
 mod locks;
 pub(crate) mod maintenance;
 mod pipeline;
+pub(crate) mod request_sizes;
 mod sessions;
 pub(crate) mod unreadable;
 
