@@ -134,13 +134,32 @@ struct OpenedWatch {
 
 /// A watch.
 struct OpenWatch {
+    /// Without its filters.
     request: WatchCreateRequest,
+    hides: HiddenEvents,
     /// All events up to this revision were sent.
     complete: Revision,
     /// The time of the last message to the client about it.
     told_at: Instant,
     /// Ends the flow of its events, once they flow.
     stop: Option<AbortHandle>,
+}
+
+/// What the filters of a watch hide.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HiddenEvents {
+    pub(crate) puts: bool,
+    pub(crate) deletions: bool,
+}
+
+impl HiddenEvents {
+    /// Takes the filters out of a request. A message has room for any number of them, and a watch lives for long: it keeps none.
+    pub(crate) fn take_from(request: &mut WatchCreateRequest) -> Self {
+        let puts = request.filters().any(|filter| filter == FilterType::Noput);
+        let deletions = request.filters().any(|filter| filter == FilterType::Nodelete);
+        request.filters = Vec::new();
+        Self { puts, deletions }
+    }
 }
 
 impl Drop for OpenWatch {
@@ -207,9 +226,10 @@ impl<S: EtcdStore> StreamWatcher<S> {
             Err(reason) => return self.refuse(NO_WATCH, reason),
         };
 
+        let hides = HiddenEvents::take_from(&mut request);
         let from = u64::try_from(request.start_revision).ok().filter(|from| *from > 0).map(Revision);
         let mut events = self.etcd.follow(&self.caller, range, from, request.prev_kv);
-        let watching = OpenWatch { request, complete: Revision(0), told_at: Instant::now(), stop: None };
+        let watching = OpenWatch { request, hides, complete: Revision(0), told_at: Instant::now(), stop: None };
 
         let opening = async move {
             let first = events.next().await.unwrap_or(Err(EtcdStoreError::Stopping));
@@ -396,8 +416,7 @@ impl OpenWatch {
 
     fn shows(&self, event: &EntryEvent) -> bool {
         let is_put = event.after.is_some() || Planted::DeletionsUnfiltered.is_on();
-        let filtered = if is_put { FilterType::Noput } else { FilterType::Nodelete };
-        !self.request.filters().any(|filter| filter == filtered)
+        if is_put { !self.hides.puts } else { !self.hides.deletions }
     }
 }
 

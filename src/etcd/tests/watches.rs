@@ -8,13 +8,16 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::*;
-use crate::proto::{
-    etcdserverpb::{
-        CompactionRequest, LeaseGrantRequest, LeaseRevokeRequest, WatchCancelRequest, WatchCreateRequest,
-        WatchProgressRequest, WatchRequest, WatchResponse, watch_create_request::FilterType,
-        watch_request::RequestUnion,
+use crate::{
+    proto::{
+        etcdserverpb::{
+            CompactionRequest, LeaseGrantRequest, LeaseRevokeRequest, WatchCancelRequest, WatchCreateRequest,
+            WatchProgressRequest, WatchRequest, WatchResponse, watch_create_request::FilterType,
+            watch_request::RequestUnion,
+        },
+        mvccpb::event::EventType,
     },
-    mvccpb::event::EventType,
+    watch::HiddenEvents,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -172,6 +175,20 @@ async fn the_end_of_a_lease_is_seen_as_deletes() {
         }
         let expected: Vec<_> = (0..3).map(|n| format!("k{n}-@{}", revision + 1 + n)).collect();
         assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn a_watch_keeps_no_filter_of_its_request() {
+    for (filters, puts, deletions) in [
+        (vec![], false, false),
+        (vec![FilterType::Noput.into(); 1_000], true, false),
+        (vec![FilterType::Nodelete.into()], false, true),
+        (vec![FilterType::Nodelete.into(), 7, FilterType::Noput.into()], true, true),
+    ] {
+        let mut request = WatchCreateRequest { filters, ..WatchCreateRequest::default() };
+        assert_eq!(HiddenEvents::take_from(&mut request), HiddenEvents { puts, deletions });
+        assert_eq!(request.filters.capacity(), 0);
     }
 }
 
