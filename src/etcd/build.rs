@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let encoded = descriptors.encode_to_vec();
     fs::write(out.join("descriptors.bin"), &encoded)?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure().codec_path("crate::codec::BoundedCodec").compile_fds(descriptors)?;
 
     // etcd's gateway takes fields that it does not know.
     pbjson_build::Builder::new()

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Compares, or operations of a branch, of one transaction; those of the transactions in it count for what is left.
-const OPERATIONS_MAX: usize = 128;
+pub(crate) const OPERATIONS_MAX: usize = 128;
 
 /// Checks a read. An order that this version does not know is refused and not ignored: the client would take a wrong key for the first.
 pub(crate) fn range(request: &RangeRequest) -> Result<(), Error> {

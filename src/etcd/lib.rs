@@ -3,6 +3,7 @@
 //! ```text
 //! routes      which services there are
 //! methods     what is known of a call before its message is read
+//! codec       what is known of a message before it is decoded
 //! gateway     the same as JSON over HTTP
 //! kv  lease  watch  lock  election  maintenance  cluster  auth
 //!             a service each
@@ -24,6 +25,7 @@ mod auth;
 mod call;
 mod check;
 mod cluster;
+mod codec;
 mod election;
 mod error;
 mod follow;

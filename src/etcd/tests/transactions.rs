@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lockkeeper_machine::{LockName, Page as LockPage, Ticket, Token};
 use tokio::{spawn, time::timeout};
+use tonic::codegen::Service as _;
 
 use super::*;
 use crate::proto::etcdserverpb::{
@@ -386,4 +387,19 @@ async fn bad_transactions_get_etcds_errors() {
     assert!(kv.txn(then(vec![operation(both.clone())])).await.is_ok());
     let nested = then(vec![operation(then(vec![operation(both)]))]);
     assert!(kv.txn(nested).await.is_ok());
+}
+
+/// Objects of very many operations would take very many times the bytes of the message.
+#[tokio::test]
+async fn too_many_operations_are_refused_before_one_is_decoded() {
+    // Empty ones, and a last one that cannot be decoded.
+    let message = [&[0x12, 0].repeat(128)[..], &[0x12, 1, 0]].concat();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let body = axum::body::Body::from([&[0][..], &length, &message].concat());
+    let request = http::Request::post("/etcdserverpb.KV/Txn").header("content-type", "application/grpc");
+    let request = request.body(tonic::body::Body::new(body)).unwrap();
+
+    let answer = Api::new().routes().call(request).await.expect("an answer");
+    let status = Status::from_header_map(answer.headers()).expect("a status");
+    assert_eq!(shown(&status), "3 etcdserver: too many operations in txn request");
 }
