@@ -5,8 +5,10 @@
 //! has room for the one before, so the rest of an answer is still here and can be dropped.
 //!
 //! * Waiting bytes count against three budgets: the connection's, the client address's and the node's ([`UnreadAnswerLimits`]).
-//!   An answer that exceeds one is replaced by RESOURCE_EXHAUSTED, which names the limit. The answer to a single request
-//!   that may have changed something is small, and is never replaced.
+//!   An answer that exceeds one is replaced by RESOURCE_EXHAUSTED, which names the limit.
+//! * A request that may change something is refused before it is begun if its answer may be large and a budget is used up. Its answer has
+//!   as much room again, and always a kilobyte. One that exceeds even that is replaced, and its client told that the request may have taken
+//!   effect. So many requests at a time take no more memory than twice the budgets, and none is called undone that was not.
 //! * A stream that is not read for [`UnreadAnswerLimits::patience`] ends. The waiting bytes are dropped, and so is their source
 //!   with all that it holds, such as a clone of the table. The client gets RESOURCE_EXHAUSTED where it stopped reading.
 //! * A connection of which nothing is read for [`UnreadAnswerLimits::connection_patience`] is closed, with the chunks that the transport
@@ -20,6 +22,7 @@
 mod accounts;
 mod budgets;
 mod chunks;
+mod limited;
 
 use std::{
     collections::BTreeMap,
@@ -35,29 +38,27 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{TryFutureExt, future::MapOk};
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, sleep};
 use tonic::{
     Code, Status,
     body::Body,
-    codegen::{
-        Body as HttpBody,
-        http::{HeaderMap, Request, Response, Version},
-    },
+    codegen::{Body as HttpBody, http::HeaderMap},
 };
-use tower::{Layer, Service};
 
 pub(super) use self::budgets::UnreadAnswerLimits;
 use self::{
     accounts::Accounts,
     budgets::{Account, ByteBudget},
+    limited::AnsweredCall,
 };
-use super::{api::Error, v1::deadlines};
+use super::api::Error;
 use lockkeeper_transport::{LogThrottle, Remote};
 
 /// Maximum number of bytes of an answer that the transport takes at a time.
 const CHUNK: usize = 16 * 1024;
+/// Bytes of an answer to a change that are always sent.
+const ALWAYS: usize = 1024;
 /// Interval at which slow streams are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -92,13 +93,14 @@ impl UnreadLayer {
         Self { limiter: Arc::new(limiter) }
     }
 
-    /// Keeps the body of an answer to this client within the limits. An answer that is due is never replaced by a refusal.
-    pub(super) fn limit(&self, client: SocketAddr, body: Body, is_due: bool, has_trailers: bool) -> Body {
-        self.hold(self.limiter.account(client, None), body, is_due, has_trailers)
+    /// Keeps the body of an answer by HTTP/1 to this client within the limits.
+    pub(super) fn limit(&self, client: SocketAddr, body: Body, has_changed: bool) -> Body {
+        let answers = if has_changed { AnsweredCall::Change } else { AnsweredCall::Read };
+        self.hold(self.limiter.account(client, None), body, answers, false)
     }
 
-    fn hold(&self, account: Arc<Account>, body: Body, is_due: bool, has_trailers: bool) -> Body {
-        let held = Arc::new(Mutex::new(HeldAnswer::new(body, account, is_due)));
+    fn hold(&self, account: Arc<Account>, body: Body, answers: AnsweredCall, has_trailers: bool) -> Body {
+        let held = Arc::new(Mutex::new(HeldAnswer::new(body, account, answers)));
         Body::new(Metered { held, limiter: Arc::clone(&self.limiter), has_begun: false, has_trailers })
     }
 
@@ -158,7 +160,7 @@ impl Limiter {
             if stands_still {
                 let limit = self.limits.patience.as_secs();
                 let found = format!("nothing of this answer was read for {limit} s, the limit");
-                held.give_up(&Error::unread(&found).into());
+                held.give_up(&found);
             }
         }
     }
@@ -167,8 +169,7 @@ impl Limiter {
 /// The rest of an answer, which the transport has not taken.
 struct HeldAnswer {
     account: Arc<Account>,
-    /// Whether it is sent even if a budget is exhausted, because it answers a request that may have changed something.
-    is_due: bool,
+    answers: AnsweredCall,
     source: AnswerSource,
     /// Data taken from the source, and the data that follow it.
     rest: Bytes,
@@ -221,11 +222,11 @@ impl AnswerSource {
 }
 
 impl HeldAnswer {
-    fn new(body: Body, account: Arc<Account>, is_due: bool) -> Self {
+    fn new(body: Body, account: Arc<Account>, answers: AnsweredCall) -> Self {
         let source = AnswerSource::Body(body);
         let rest = Bytes::new();
         let ahead = Bytes::new();
-        Self { account, is_due, source, rest, ahead, counted: 0, since: None }
+        Self { account, answers, source, rest, ahead, counted: 0, since: None }
     }
 
     /// Returns the next data, at most a chunk, or the end.
@@ -288,25 +289,25 @@ impl HeldAnswer {
     }
 
     fn take_in(&mut self, bytes: usize) -> Result<(), Status> {
-        if self.is_due {
+        if self.answers != AnsweredCall::Read && bytes <= ALWAYS {
             self.account.take_anyway(bytes);
         } else {
-            self.account.take(bytes).map_err(|budget| {
-                let waiting = budget.used();
-                let ByteBudget { what, limit, .. } = budget;
-                let found = format!(
-                    "{waiting} bytes of answers {what} wait to be read, and {bytes} more exceed the limit of {limit}"
-                );
-                Status::from(Error::unread(&found))
-            })?;
+            self.account.take(bytes, self.answers.share()).map_err(|budget| self.refusal(&budget.exceeded(bytes)))?;
         }
 
         self.counted += bytes;
         Ok(())
     }
 
-    fn give_up(&mut self, why: &Status) {
-        self.source = AnswerSource::Trailers(trailers(why));
+    fn refusal(&self, found: &str) -> Status {
+        match self.answers {
+            AnsweredCall::Read => Error::unread(found).into(),
+            AnsweredCall::Change => Error::unread_after_change(found).into(),
+        }
+    }
+
+    fn give_up(&mut self, found: &str) {
+        self.source = AnswerSource::Trailers(trailers(&self.refusal(found)));
         self.rest = Bytes::new();
         self.ahead = Bytes::new();
         self.since = None;
@@ -392,53 +393,6 @@ impl fmt::Debug for UnreadLayer {
     }
 }
 
-impl<S> Layer<S> for UnreadLayer {
-    type Service = Limited<S>;
-
-    fn layer(&self, inner: S) -> Limited<S> {
-        Limited { inner, unread: self.clone() }
-    }
-}
-
-/// A service whose unread answers are limited.
-#[derive(Clone, Debug)]
-pub(super) struct Limited<S> {
-    inner: S,
-    unread: UnreadLayer,
-}
-
-type Wrap = Box<dyn FnOnce(Response<Body>) -> Response<Body> + Send>;
-
-impl<S> Service<Request<Body>> for Limited<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>>,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = MapOk<S::Future, Wrap>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let remote = request.extensions().get::<Remote>();
-        let account = remote.map(|remote| self.unread.limiter.account(remote.address, Some(remote)));
-        let path = request.uri().path();
-        let is_due = deadlines::changes_something(path) || lockkeeper_etcd::changes_something(path);
-
-        let unread = self.unread.clone();
-        let has_trailers = request.version() == Version::HTTP_2;
-        let wrap: Wrap = Box::new(move |response| {
-            // Only tests call without a connection.
-            let Some(account) = account else { return response };
-            response.map(|body| unread.hold(account, body, is_due, has_trailers))
-        });
-
-        self.inner.call(request).map_ok(wrap)
-    }
-}
-
 /// Locks. No code panics while it holds one of these locks, except on broken state, which ends the process.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -449,6 +403,7 @@ mod tests {
     use std::{collections::VecDeque, future::poll_fn};
 
     use futures::FutureExt;
+    use tonic_types::StatusExt as _;
 
     use super::*;
 
@@ -497,10 +452,19 @@ mod tests {
 
     /// An answer to the client at this port, and a reference that lives as long as its source.
     fn answer(unread: &UnreadLayer, port: u16, frames: impl Into<VecDeque<Frame<Bytes>>>) -> (Metered, Weak<()>) {
+        answer_to(AnsweredCall::Read, unread, port, frames)
+    }
+
+    fn answer_to(
+        answers: AnsweredCall,
+        unread: &UnreadLayer,
+        port: u16,
+        frames: impl Into<VecDeque<Frame<Bytes>>>,
+    ) -> (Metered, Weak<()>) {
         let source = Frames { frames: frames.into(), _alive: Arc::default() };
         let there = Arc::downgrade(&source._alive);
         let account = unread.limiter.account(([127, 0, 0, 1], port).into(), None);
-        let held = Arc::new(Mutex::new(HeldAnswer::new(Body::new(source), account, false)));
+        let held = Arc::new(Mutex::new(HeldAnswer::new(Body::new(source), account, answers)));
         (Metered { held, limiter: Arc::clone(&unread.limiter), has_begun: false, has_trailers: true }, there)
     }
 
@@ -594,6 +558,25 @@ mod tests {
         assert!(next(&mut little).is_some_and(|frame| frame.is_data()));
     }
 
+    #[test]
+    fn the_answer_to_a_change_has_more_room_and_never_says_that_nothing_happened() {
+        let unread = UnreadLayer::new(LIMITS);
+        let change = |bytes| answer_to(AnsweredCall::Change, &unread, 1, [data(bytes)]).0;
+        let [mut first, mut second, mut third] = [7, 8, 3].map(|chunks| change(chunks * CHUNK));
+        assert!(next(&mut first).is_some_and(|frame| frame.is_data()));
+        assert!(next(&mut second).is_some_and(|frame| frame.is_data()), "it has as much room again");
+        let status = refusal(&mut third);
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(status.get_details_error_info().expect("a reason").metadata["retry"], "same-id", "{status}");
+
+        let mut small = change(ALWAYS);
+        assert!(next(&mut small).is_some_and(|frame| frame.is_data()));
+        lock(&second.held).give_up("it is not read");
+        assert_eq!(refusal(&mut second).get_details_error_info().expect("a reason").metadata["retry"], "same-id");
+        let (mut read, _) = answer(&unread, 1, [data(3 * CHUNK)]);
+        assert_eq!(refusal(&mut read).get_details_error_info().expect("a reason").metadata["retry"], "safe");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_stream_that_nobody_reads_ends() {
         let unread = UnreadLayer::new(LIMITS);
@@ -644,9 +627,9 @@ mod tests {
         let unread = UnreadLayer::new(LIMITS);
         let client = ([127, 0, 0, 1], 1).into();
         let text = || Body::new("x".repeat(7 * CHUNK));
-        let mut first = unread.limit(client, text(), false, false);
+        let mut first = unread.limit(client, text(), false);
         assert_eq!(first.size_hint().exact(), Some(7 * CHUNK as u64));
-        let mut second = unread.limit(client, text(), false, false);
+        let mut second = unread.limit(client, text(), false);
         assert!(poll_fn(|context| Pin::new(&mut first).poll_frame(context)).await.expect("it goes on").is_ok());
         let refused = poll_fn(|context| Pin::new(&mut second).poll_frame(context)).await.expect("it is refused");
         let status = refused.expect_err("the budget of the connection is used up");

@@ -141,11 +141,11 @@ pub(crate) async fn serve<L: Listen>(
         let unread = unread.clone();
 
         request.extensions_mut().insert(RequestOrigin(client));
-        let is_due = console::changes_something(request.uri().path());
+        let has_changed = console::changes_something(request.uri().path());
         async move {
             let answer: Result<Response, Infallible> = routes.oneshot(request.map(axum::body::Body::new)).await;
             let answer = answer.unwrap_or_else(|never| match never {});
-            answer.map(|body| unread.limit(client, Body::new(body), is_due, false))
+            answer.map(|body| unread.limit(client, Body::new(body), has_changed))
         }
     };
 

@@ -494,6 +494,14 @@ impl Error {
         Self::new(FailureReason::LimitReached, Retry::Safe, message).with("limit", "unread_answers")
     }
 
+    /// The client does not read the answer to a request that may have changed something.
+    pub(crate) fn unread_after_change(found: &str) -> Self {
+        let message = format!(
+            "{found}: the request may have taken effect; read answers as they arrive, then repeat it with the same id"
+        );
+        Self::new(FailureReason::LimitReached, Retry::SameId, message).with("limit", "unread_answers")
+    }
+
     /// This node stopped serving the call, or lost its connection to the leader, before there was a reply.
     pub(crate) fn broken_off(message: &'static str) -> Self {
         Self::new(FailureReason::OutcomeUnknown { is_late: false }, Retry::SameId, message)

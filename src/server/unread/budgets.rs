@@ -42,8 +42,8 @@ impl UnreadAnswerLimits {
 /// A number of bytes that wait, and their limit.
 #[derive(Debug)]
 pub(super) struct ByteBudget {
-    pub(super) what: &'static str,
-    pub(super) limit: usize,
+    what: &'static str,
+    limit: usize,
     used: AtomicUsize,
 }
 
@@ -52,11 +52,11 @@ impl ByteBudget {
         Arc::new(Self { what, used: AtomicUsize::new(0), limit })
     }
 
-    /// Returns whether the bytes fit.
-    pub(super) fn take(&self, bytes: usize) -> bool {
+    /// Returns whether the bytes fit into this many times the limit.
+    fn take(&self, bytes: usize, times: usize) -> bool {
         // Added before it is compared: of two that only looked, both could take what is left for one.
         let used = self.used.fetch_add(bytes, Ordering::Relaxed);
-        let fits = used.saturating_add(bytes) <= self.limit;
+        let fits = used.saturating_add(bytes) <= self.limit.saturating_mul(times);
         if !fits {
             self.give_back(bytes);
         }
@@ -65,6 +65,20 @@ impl ByteBudget {
 
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Says that it is used up.
+    pub(super) fn full(&self) -> String {
+        let Self { what, limit, .. } = self;
+        let waiting = self.used();
+        format!("{waiting} bytes of answers {what} wait to be read, and the limit is {limit}, so nothing was done")
+    }
+
+    /// Says why this number of bytes does not fit.
+    pub(super) fn exceeded(&self, bytes: usize) -> String {
+        let Self { what, limit, .. } = self;
+        let waiting = self.used();
+        format!("{waiting} bytes of answers {what} wait to be read, and {bytes} more exceed the limit of {limit}")
     }
 
     pub(super) fn give_back(&self, bytes: usize) {
@@ -86,20 +100,29 @@ impl Account {
     }
 
     /// Fails with the budget that is exhausted. A connection with at most [`LITTLE`] waiting always gets that much, so a client that reads
-    /// is served although others at its address do not read.
-    pub(super) fn take(&self, bytes: usize) -> Result<(), &ByteBudget> {
+    /// is served although others at its address do not read. `times` is how many times each limit may be used.
+    pub(super) fn take(&self, bytes: usize, times: usize) -> Result<(), &ByteBudget> {
         let [connection, ..] = &self.budgets;
         if connection.used().saturating_add(bytes) <= LITTLE {
             self.take_anyway(bytes);
             return Ok(());
         }
         for (at, budget) in self.budgets.iter().enumerate() {
-            if !budget.take(bytes) {
+            if !budget.take(bytes, times) {
                 self.budgets[..at].iter().for_each(|taken| taken.give_back(bytes));
                 return Err(budget);
             }
         }
         Ok(())
+    }
+
+    /// The budget that is used up, if one is. A connection with at most [`LITTLE`] waiting has room in any case.
+    pub(super) fn exhausted(&self) -> Option<&ByteBudget> {
+        let [connection, ..] = &self.budgets;
+        if connection.used() <= LITTLE {
+            return None;
+        }
+        self.budgets.iter().map(Arc::as_ref).find(|budget| budget.used() >= budget.limit)
     }
 
     /// Takes the bytes even if a budget is exhausted.

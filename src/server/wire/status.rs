@@ -194,6 +194,7 @@ mod tests {
             Error::stream_lags(),
             Error::too_many_waits(4),
             Error::unread("5 bytes"),
+            Error::unread_after_change("5 bytes"),
             Error::broken_off("the leader went"),
             Error::shutting_down(),
             Error::membership(MemberError::TooMany),
