@@ -95,6 +95,6 @@ impl<B: Backend> Locks for Adapter<B> {
 
         let caller = caller(&self.backend, &request)?;
         self.backend.admit(&caller)?;
-        Ok(Response::new(pipeline::start(service.clone(), request.into_inner(), caller)))
+        Ok(Response::new(pipeline::start(service.clone(), self.pipelines.clone(), request.into_inner(), caller)))
     }
 }

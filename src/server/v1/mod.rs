@@ -33,7 +33,7 @@ use futures::{
 use http::{Extensions, HeaderMap};
 use tonic::{Request, Response, Status, Streaming};
 
-use self::unreadable::explained;
+use self::{pipeline::RequestMemory, unreadable::explained};
 use super::{
     access::Access,
     api::{
@@ -50,6 +50,8 @@ use lockkeeper_transport::Remote;
 #[derive(Clone, Debug)]
 pub(crate) struct Adapter<B> {
     backend: B,
+    /// Shared by all streams of the port.
+    pipelines: RequestMemory,
 }
 
 /// What answers the requests of a port.
@@ -216,7 +218,7 @@ type StreamItem<T> = Result<Form<T>, Error>;
 
 impl<B: Backend> Adapter<B> {
     pub(crate) fn new(backend: B) -> Self {
-        Self { backend }
+        Self { backend, pipelines: RequestMemory::default() }
     }
 
     async fn call<C: Serve>(&self, request: Request<C::Message>) -> Result<Response<ReplyMessage<C>>, Status> {

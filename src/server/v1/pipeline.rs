@@ -2,15 +2,13 @@
 //!
 //! A unary call costs headers, trailers, an entry in the connection's tables and a task, at both ends: several times the cost of its
 //! message. A pipeline pays that once for its stream. The same [`Service`] answers each request as it answers a unary call; this module
-//! only numbers requests and answers, and limits the requests in flight.
+//! only numbers requests and answers, and limits the requests in flight (`in_flight`) and the answers that wait.
 
-use std::{collections::HashMap, pin::pin, sync::Arc};
+mod in_flight;
 
-use futures::{
-    StreamExt,
-    future::{AbortHandle, Abortable},
-    stream::{FuturesUnordered, Map},
-};
+use std::{future::poll_fn, pin::pin, sync::Arc};
+
+use futures::{StreamExt, stream::Map};
 use prost::Message as _;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -19,6 +17,8 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
+pub(super) use self::in_flight::RequestMemory;
+use self::in_flight::{MemoryPermit, NotBegun, RequestKind, StreamRequests};
 use super::unreadable::explained;
 use crate::{
     api::{
@@ -26,7 +26,7 @@ use crate::{
         requests::{AcquireLocks, CheckToken, GetLock, ReleaseLocks},
     },
     service::{Serve, Service},
-    wire::{Form, ReplyMessage, asks_to_wait},
+    wire::{Form, ReplyMessage},
 };
 use lockkeeper_proto::v1::{
     PipelineRequest, PipelineResponse,
@@ -35,11 +35,6 @@ use lockkeeper_proto::v1::{
 };
 use lockkeeper_raft::NoReply;
 
-/// Maximum number of acquires of one stream in flight that may wait. Further ones are refused.
-const WAITS: usize = 16_384;
-/// Maximum number of other requests of one stream in flight. They are answered soon, so further ones stay unread until then (backpressure):
-/// a release is never refused.
-const SHORT: usize = 8192;
 /// Number of requests that are read or answered before the task yields to others, such as the proposer. A smaller number makes batches
 /// smaller, and leaves requests unread that would be refused at once.
 const AT_ONCE: usize = 512;
@@ -89,14 +84,19 @@ impl AnswerQueue {
 ///
 /// Once the service drains, no more requests are read; those in flight are answered, and then the stream ends. At the stream's deadline,
 /// each request in flight is answered with an error that says so.
-pub(super) fn start(service: Service, requests: Streaming<PipelineRequest>, caller: Caller) -> Answers {
+pub(super) fn start(
+    service: Service,
+    memory: RequestMemory,
+    requests: Streaming<PipelineRequest>,
+    caller: Caller,
+) -> Answers {
     let (queue, answers) = AnswerQueue::new();
 
     // The deadline is that of the stream, which answers for its requests.
     let deadline = caller.deadline;
     let pipeline = Arc::new(RequestPipeline { service, caller: Caller { deadline: None, ..caller } });
     tokio::spawn(async move {
-        if let Err(status) = serve(pipeline, requests, &queue, deadline).await {
+        if let Err(status) = serve(pipeline, memory, requests, &queue, deadline).await {
             // If this fails, the client is gone.
             let _ = queue.answers.send((Err(status), None)).await;
         }
@@ -107,14 +107,14 @@ pub(super) fn start(service: Service, requests: Streaming<PipelineRequest>, call
 /// Returns `Ok` when the client ends the stream.
 async fn serve(
     pipeline: Arc<RequestPipeline>,
+    memory: RequestMemory,
     mut requests: Streaming<PipelineRequest>,
     queue: &AnswerQueue,
     deadline: Option<Deadline>,
 ) -> Result<(), Status> {
     let stopping = pipeline.service.stopping();
-    let mut in_flight = FuturesUnordered::new();
-    let mut handles: HashMap<u64, (AbortHandle, RequestKind)> = HashMap::new();
-    let mut waits = 0;
+    let start = |number, asked, permit| Arc::clone(&pipeline).answer(number, asked, permit);
+    let mut in_flight = StreamRequests::new(memory, start);
 
     let mut passed = pin!(Deadline::pass(deadline));
     let mut withdrawn = pin!(Arc::clone(pipeline.service.access()).withdrawn(pipeline.caller.clone()));
@@ -129,7 +129,7 @@ async fn serve(
         }
 
         tokio::select! {
-            request = requests.message(), if !stopping.is_cancelled() && handles.len() - waits < SHORT => {
+            request = requests.message(), if !stopping.is_cancelled() && in_flight.has_room() => {
                 let PipelineRequest { number, what } = match request {
                     Ok(Some(request)) => request,
                     Ok(None) => return Ok(()),
@@ -137,45 +137,22 @@ async fn serve(
                     Err(status) => return explained(&status).map_or(Ok(()), |error| Err(error.into())),
                 };
                 match what {
-                    Some(PipelineCall::Cancel(_)) => {
-                        // Without a handle, the answer is already queued.
-                        if let Some((handle, kind)) = handles.remove(&number) {
-                            handle.abort();
-                            waits -= usize::from(kind == RequestKind::Waits);
-                        }
-                    }
+                    Some(PipelineCall::Cancel(_)) => in_flight.cancel(number),
                     Some(PipelineCall::Acquire(_)) if pipeline.service.is_overloaded() => refuse(queue, number).await?,
-                    Some(asked) => {
-                        let kind = RequestKind::from(&asked);
-                        if kind == RequestKind::Waits && waits >= WAITS {
-                            refuse(queue, number).await?;
-                            continue;
-                        }
-
-                        let (handle, registration) = AbortHandle::new_pair();
-                        if handles.insert(number, (handle, kind)).is_some() {
-                            return Err(number_in_use(number).into());
-                        }
-                        waits += usize::from(kind == RequestKind::Waits);
-                        let answered = Arc::clone(&pipeline).answer(number, asked);
-                        in_flight.push(Abortable::new(answered, registration));
-                    }
+                    Some(asked) => match in_flight.begin(number, asked) {
+                        Ok(()) => {}
+                        Err(NotBegun::Overloaded) => refuse(queue, number).await?,
+                        Err(NotBegun::Invalid(error)) => return Err(error.into()),
+                    },
                     None => return Err(Error::invalid("what", "is not set, or is of a kind that only a later version knows").into()),
                 }
             }
-            Some(answered) = in_flight.next() => {
-                // A cancelled request has no answer.
-                if let Ok(answer) = answered {
-                    if let Some((_, kind)) = handles.remove(&answer.number) {
-                        waits -= usize::from(kind == RequestKind::Waits);
-                    }
-                    queue.send(answer).await?;
-                }
-            }
+            answer = poll_fn(|context| in_flight.poll_answer(context)) => queue.send(answer).await?,
             () = queue.answers.closed() => return Ok(()),
             error = &mut withdrawn => return Err(error.into()),
             () = &mut passed => {
-                for (number, (_, kind)) in handles {
+                let late: Vec<_> = in_flight.numbers().collect();
+                for (number, kind) in late {
                     refuse_late(&pipeline, queue, number, kind).await?;
                 }
                 return Err(Error::deadline_passed(false).into());
@@ -186,27 +163,6 @@ async fn serve(
     Ok(())
 }
 
-/// The kind of a request in flight. It decides which counter it uses, and the error at its deadline.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RequestKind {
-    /// The request changes nothing.
-    Reads,
-    /// The request changes something.
-    Changes,
-    /// The request changes something, and its answer may take long.
-    Waits,
-}
-
-impl From<&PipelineCall> for RequestKind {
-    fn from(asked: &PipelineCall) -> Self {
-        match asked {
-            PipelineCall::Check(_) | PipelineCall::Get(_) => Self::Reads,
-            PipelineCall::Acquire(acquire) if asks_to_wait(acquire) => Self::Waits,
-            PipelineCall::Acquire(_) | PipelineCall::Release(_) | PipelineCall::Cancel(_) => Self::Changes,
-        }
-    }
-}
-
 /// Answers the requests of a stream.
 struct RequestPipeline {
     service: Service,
@@ -214,7 +170,8 @@ struct RequestPipeline {
 }
 
 impl RequestPipeline {
-    async fn answer(self: Arc<Self>, number: u64, asked: PipelineCall) -> PipelineResponse {
+    /// Answers a request, whose memory has this permit.
+    async fn answer(self: Arc<Self>, number: u64, asked: PipelineCall, _memory: MemoryPermit) -> PipelineResponse {
         let answered = match asked {
             PipelineCall::Acquire(message) => self.call::<AcquireLocks>(message).await.map(Answer::Acquire),
             PipelineCall::Release(message) => self.call::<ReleaseLocks>(message).await.map(Answer::Release),
@@ -228,10 +185,6 @@ impl RequestPipeline {
     async fn call<C: Serve>(&self, message: C::Message) -> Result<ReplyMessage<C>, Error> {
         Ok(self.service.call::<C>(&self.caller, Form::Message(message)).await?.message())
     }
-}
-
-fn number_in_use(number: u64) -> Error {
-    Error::invalid("number", format!("{number} names another request that is under way"))
 }
 
 fn answer(number: u64, answered: Result<Answer, Error>, leader: Option<String>) -> PipelineResponse {

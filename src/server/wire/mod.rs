@@ -18,7 +18,7 @@
 //!
 //! * `sessions`, `locks`, `members` and `keyspace` have each request and each reply as its message, and the call that forwards a request.
 //! * `convert` and `replies` have the values in requests and replies; `views` has the locks and sessions of the table, in both directions.
-//! * `status` has errors as gRPC statuses.
+//! * `status` has errors as gRPC statuses, `sizes` the memory that requests take.
 
 /// Implements [`Forward::call`]: calls the leader by this method of this client.
 macro_rules! forwarded_by {
@@ -38,6 +38,7 @@ mod locks;
 mod members;
 mod replies;
 mod sessions;
+pub(crate) mod sizes;
 pub(crate) mod status;
 #[cfg(test)]
 mod tests;
