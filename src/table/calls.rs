@@ -17,6 +17,10 @@ use tokio::sync::{mpsc, oneshot};
 use lockkeeper_machine::{Ticket, WaitEnd};
 use lockkeeper_planted::Planted;
 
+/// Maximum number of calls that wait for the end of one wait. A client that lost its connections needs a few: the calls on those that this
+/// node has not found broken, and the one that it made last.
+pub const CALLS_PER_WAIT_MAX: usize = 16;
+
 /// Waiting calls, by ticket.
 #[derive(Debug)]
 pub struct WaitingCalls {
@@ -51,17 +55,24 @@ impl Default for WaitingCalls {
 
 impl WaitingCalls {
     /// Whether the client can repeat the request (`is_repeatable`) is known from the start, since the call may be dropped before anybody
-    /// looks at it.
-    pub(super) fn begin(&self, ticket: Ticket, is_repeatable: bool) -> WaitingCall {
+    /// looks at it. Returns `None` if [`CALLS_PER_WAIT_MAX`] calls wait for it already: these wait on.
+    pub(super) fn begin(&self, ticket: Ticket, is_repeatable: bool) -> Option<WaitingCall> {
         let (call, end) = oneshot::channel();
         let mut waiting = self.waiting();
         let calls = waiting.entry(ticket).or_default();
+        if calls.len() >= CALLS_PER_WAIT_MAX {
+            calls.retain(|call| !call.is_closed());
+            if calls.len() >= CALLS_PER_WAIT_MAX {
+                return None;
+            }
+        }
+
         if Planted::WaitLostOnDisconnect.is_on() && calls.iter().any(oneshot::Sender::is_closed) {
             std::mem::forget(call)
         } else {
             calls.push(call)
         }
-        WaitingCall { ticket, end, broken: self.broken.clone(), is_repeatable, is_over: false }
+        Some(WaitingCall { ticket, end, broken: self.broken.clone(), is_repeatable, is_over: false })
     }
 
     pub(super) fn end(&self, ticket: Ticket, end: &WaitEnd) {
@@ -159,7 +170,7 @@ mod tests {
         let mut breaks = calls.breaks().expect("the only listener");
         assert!(calls.breaks().is_none());
         drop(calls.begin(TICKET, true));
-        let second = calls.begin(TICKET, false);
+        let second = calls.begin(TICKET, false).expect("there is room");
         assert!(calls.is_awaited(TICKET));
         drop(second);
         let broken = |is_repeatable| Some(BrokenCall { ticket: TICKET, is_repeatable });
@@ -170,13 +181,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn as_many_calls_wait_for_one_wait_as_its_client_may_need() {
+        let calls = WaitingCalls::default();
+        let mut waiting: Vec<_> = (0..CALLS_PER_WAIT_MAX).filter_map(|_| calls.begin(TICKET, true)).collect();
+        assert_eq!(waiting.len(), CALLS_PER_WAIT_MAX);
+        assert!(calls.begin(TICKET, true).is_none() && calls.begin(Ticket(8), true).is_some());
+
+        waiting.pop();
+        waiting.extend(calls.begin(TICKET, true));
+        assert_eq!(waiting.len(), CALLS_PER_WAIT_MAX, "one had broken off");
+        calls.end(TICKET, &WaitEnd::Cancelled);
+        for call in waiting {
+            assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
+        }
+    }
+
+    #[tokio::test]
     async fn an_answered_or_redirected_call_has_not_broken_off() {
         let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
-        let call = calls.begin(TICKET, true);
+        let call = calls.begin(TICKET, true).expect("there is room");
         calls.end(TICKET, &WaitEnd::Cancelled);
         assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
-        let call = calls.begin(TICKET, true);
+        let call = calls.begin(TICKET, true).expect("there is room");
         calls.break_off();
         assert_eq!(call.end().await, None);
         assert!(breaks.try_recv().is_err());
@@ -186,7 +213,7 @@ mod tests {
     async fn a_call_that_cannot_be_repeated_has_broken_off_also_when_the_node_broke_it_off() {
         let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
-        let call = calls.begin(TICKET, false);
+        let call = calls.begin(TICKET, false).expect("there is room");
         assert_eq!(calls.times_broken_off(), 0);
         calls.break_off();
         assert_eq!((call.end().await, calls.times_broken_off()), (None, 1));

@@ -21,7 +21,7 @@ pub struct Deliveries {
 pub struct Delivery {
     /// The machine's reply.
     pub reply: Reply,
-    /// The call that waits now, for [`Reply::Queued`].
+    /// The call that waits now, for [`Reply::Queued`], unless too many calls wait for its end.
     pub wait: Option<WaitingCall>,
     /// When the command passed the stages before its reply, if that is known.
     pub times: Option<Times>,

@@ -458,7 +458,7 @@ impl Table {
     }
 
     fn deliver(&self, reply: Reply, is_repeatable: bool) -> Delivery {
-        let wait = if let Reply::Queued(ticket) = reply { Some(self.calls.begin(ticket, is_repeatable)) } else { None };
+        let wait = if let Reply::Queued(ticket) = reply { self.calls.begin(ticket, is_repeatable) } else { None };
         Delivery { reply, wait, times: None }
     }
 

@@ -488,6 +488,15 @@ impl Error {
         Self::new(FailureReason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
     }
 
+    /// As many calls as may wait for the end of one wait. The wait itself goes on.
+    pub(crate) fn too_many_calls(limit: usize) -> Self {
+        let message = format!(
+            "{limit} calls wait for the answer to this request, the limit, and it waits on: read the answer of one of them, or end some and \
+             repeat it with the same id"
+        );
+        Self::new(FailureReason::Overloaded, Retry::SameId, message).with("limit", "calls_per_wait")
+    }
+
     /// The client does not read its replies. `found` states the unread bytes and the limit.
     pub(crate) fn unread(found: &str) -> Self {
         let message = format!("{found}: read answers as they arrive, and send fewer requests at a time");
