@@ -488,6 +488,15 @@ impl Error {
         Self::new(FailureReason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
     }
 
+    /// The leader has as many waiting acquires of the caller as other nodes may pass on.
+    pub(crate) fn too_many_forwarded_waits(limit: usize) -> Self {
+        let message = format!(
+            "other nodes pass on {limit} waiting acquires of this client, the limit: send acquires that wait to the leader, which this \
+             answer names"
+        );
+        Self::new(FailureReason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
+    }
+
     /// As many calls as may wait for the end of one wait. The wait itself goes on.
     pub(crate) fn too_many_calls(limit: usize) -> Self {
         let message = format!(

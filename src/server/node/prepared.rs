@@ -79,6 +79,7 @@ impl<C: Connector> RunningNode<C> {
             metrics: base.environment.metrics.clone(),
             limits_reached: Arc::default(),
             long_reads: Arc::default(),
+            forwarded_waits: Arc::default(),
             traces: traces.clone(),
             units: Arc::default(),
             span: None,

@@ -11,7 +11,10 @@ use std::{
 use futures::{Stream, StreamExt, future::BoxFuture, stream::unfold};
 use tokio::time::Instant;
 
-use super::{browse::Browse, keep_alive, long_reads::LongReads, patience::PATIENCE, watch, watch_entries};
+use super::{
+    browse::Browse, forwarded_waits::ForwardedWaits, keep_alive, long_reads::LongReads, patience::PATIENCE, watch,
+    watch_entries,
+};
 use crate::{
     access::{
         Access,
@@ -49,6 +52,8 @@ pub(crate) struct Local {
     pub(crate) limits_reached: Arc<LogThrottle>,
     /// Limits the reads of the keyspace that visit many keys.
     pub(crate) long_reads: Arc<LongReads>,
+    /// Limits the acquires that wait here for clients of other nodes.
+    pub(crate) forwarded_waits: Arc<ForwardedWaits>,
     pub(crate) traces: Traces,
     /// Runs the units of other nodes, once this node has a port whose clients send some.
     pub(crate) units: Arc<OnceLock<Arc<dyn UnitRunner>>>,
@@ -79,6 +84,17 @@ pub(crate) trait Serve: Forward + Guarded {
 }
 
 impl Local {
+    /// Executes a request that another node has forwarded. One that may wait counts for its client until it is answered or breaks off.
+    pub(crate) async fn call_forwarded<C: Serve>(
+        &self,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> Result<Form<C::Reply>, Error> {
+        let may_wait = C::may_wait(&request) && self.replica.leads();
+        let _counted = if may_wait { Some(self.forwarded_waits.begin(caller)?) } else { None };
+        self.call(caller, request).await
+    }
+
     /// Executes a request.
     ///
     /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it. The caller is the

@@ -15,6 +15,7 @@
 //!   `waiting` for acquires that queue.
 //! * `busiest` shows the busiest locks of this node's own table.
 //! * `browse` looks at this node's own table, for people.
+//! * `forwarded_waits` limits the acquires that wait here for one client of other nodes.
 //! * [`forward`] sends a request to the leader, and says what is known when no answer comes; [`destination`] names the node that it is for.
 //!
 //! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
@@ -23,6 +24,7 @@ mod browse;
 mod busiest;
 pub(crate) mod destination;
 pub(crate) mod forward;
+mod forwarded_waits;
 mod keep_alive;
 mod keyspace;
 pub(crate) mod local;

@@ -166,7 +166,7 @@ impl Backend for Local {
         caller: &Caller,
         request: Form<C>,
     ) -> impl Future<Output = Result<Form<C::Reply>, Error>> + Send {
-        self.call(caller, request)
+        self.call_forwarded(caller, request)
     }
 
     async fn keep_alive(
