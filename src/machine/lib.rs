@@ -89,7 +89,7 @@ use lockkeeper_planted::Planted;
 
 pub use check::BrokenInvariant;
 pub use digest::HASH_FORM;
-pub use keyspace::PastEntries;
+pub use keyspace::{CommandWork, PastEntries};
 pub use records::Record;
 pub use restored::{FIRST_TOKEN_MAX, FirstTokenError, Restore, first_at};
 pub use table::{EntryHistory, RememberedRequest, TableCapacity, Usage, Work};

@@ -35,13 +35,33 @@ impl RangeCost {
     }
 }
 
+/// The work that a command is, in units.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CommandWork {
+    /// What it costs to apply: see [`Machine::cost`].
+    pub cost: usize,
+    /// The same as the table is now, without the least that a range costs: what a queue of such commands would really do.
+    pub present: usize,
+}
+
 impl Machine {
     /// Units of work that a command costs to apply, as the table is now, counted up to `limit`. A command that costs more costs `limit` or
     /// a little more, so that the caller does not visit all entries that the command would visit.
     pub fn cost(&self, command: &Command, limit: usize) -> usize {
-        let Command::Txn(txn) = command else { return command.units() };
-        let ranges = if txn.reads_ranges() { self.cost_of_ranges(txn, limit).units() } else { 0 };
-        command.units() + ranges
+        self.work_for(command, limit).cost
+    }
+
+    /// The work that a command is, as the table is now, counted up to `limit` as by [`Self::cost`].
+    pub fn work_for(&self, command: &Command, limit: usize) -> CommandWork {
+        let own = command.units();
+        let ranges = if let Command::Txn(txn) = command
+            && txn.reads_ranges()
+        {
+            self.cost_of_ranges(txn, limit)
+        } else {
+            RangeCost::default()
+        };
+        CommandWork { cost: own + ranges.units(), present: own + ranges.visits + ranges.values }
     }
 
     /// Charges what the ranges of a transaction cost. Refuses one that would look at too many bytes of values.
@@ -234,6 +254,18 @@ mod tests {
         assert_eq!(cost(&txn(vec![], vec![empty], vec![])), 1 + RANGE_UNITS_MIN);
         assert_eq!(machine.cost(&txn(vec![], vec![select(SortBy::Key); 9], vec![]), 300), 9 + 9 * RANGE_UNITS_MIN);
         assert_eq!(cost(&Command::Renew { sessions: vec![LEASE; 7] }), 7);
+    }
+
+    /// The least that a range costs is for entries that may come: a queue of reads of nothing is little work.
+    #[test]
+    fn present_work_is_what_a_command_would_do_now() {
+        let machine = table(1000, 1);
+        let present = |command: &Command| machine.work_for(command, usize::MAX).present;
+        let empty = TxnOperation::DeleteRange(range("x", "y"));
+        assert_eq!(present(&txn(vec![], vec![empty], vec![])), 1);
+        let delete = TxnOperation::DeleteRange(range("e", "f"));
+        assert_eq!(present(&txn(vec![compare(Operand::Version(0))], vec![delete], vec![])), 2 + 2000);
+        assert_eq!(present(&txn(vec![], vec![TxnOperation::Get(key("e00001")); 9], vec![])), 9);
     }
 
     #[test]

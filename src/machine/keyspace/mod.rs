@@ -50,4 +50,5 @@ mod temporary;
 mod tests;
 mod transactions;
 
+pub use cost::CommandWork;
 pub use events::PastEntries;

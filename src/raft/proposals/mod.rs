@@ -4,6 +4,7 @@
 //!
 //! * `renewals` gathers renewals of sessions into one command, and `audit_notes` limits how many notes the audit trail gets;
 //! * `last_look` checks a command in the task of its caller, since an entry of the log cannot be refused;
+//! * `under_way` has the limits for what large commands under way may take;
 //! * [`proposer`] takes all commands that wait, stamps them and hands them to Raft as one entry, bound to the leader's term;
 //! * [`leadership`] says whether this node leads, and holds the [`clock`] by which it stamps;
 //! * `ticker` proposes a tick when a deadline of the table is due and nothing else is proposed;
@@ -23,4 +24,5 @@ pub mod leadership;
 pub mod proposer;
 pub(crate) mod renewals;
 pub(crate) mod ticker;
+mod under_way;
 pub(crate) mod version_raise;

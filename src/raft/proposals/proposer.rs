@@ -3,16 +3,10 @@
 //! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough, by its commands, their bytes
 //! or the work that they are; nothing lingers. Two batches
 //! are in flight at a time, so that the disk and the peers always have the next one; meanwhile the queue fills, and the next batch is
-//! larger. A full queue refuses at once. A batch is bound to the term of the leader that stamped it.
+//! larger. A full queue refuses at once. Large commands wait for a turn of their own before they are in the queue (see `under_way`). A batch
+//! is bound to the term of the leader that stamped it.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use openraft::{
@@ -32,11 +26,12 @@ use crate::{
     proposals::{
         last_look::{self, Unfit},
         leadership::{Led, TermLeadership},
+        under_way::{CommandLoad, CommandTurn, CommandTurns, Growth, UNITS_UNDER_WAY_MAX, UnderWay},
     },
     types::*,
 };
 use lockkeeper_environment::Environment;
-use lockkeeper_machine::{Command, Limits, Stamp, Time, Version, WallTime};
+use lockkeeper_machine::{Command, CommandWork, Limits, Stamp, Time, Version, WallTime};
 use lockkeeper_metrics::{CommandStage, Metrics};
 use lockkeeper_planted::Planted;
 use lockkeeper_table::{Deliveries, Delivery, Table, Times, codec::commands};
@@ -59,6 +54,8 @@ pub const BATCH_UNITS: usize = 32 * 1024;
 /// Batches between the proposer and the table: one being written, and the next one filling. More of them would be smaller, and cost more
 /// fsyncs for the same commands.
 const IN_FLIGHT: usize = 2;
+// Fewer would leave a batch in flight half empty while large commands wait for their turn.
+const _: () = assert!(UNITS_UNDER_WAY_MAX == 2 * IN_FLIGHT * BATCH_UNITS);
 
 /// Why a command got no reply from the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -105,36 +102,15 @@ struct Proposal {
     queued: Instant,
     reply: ReplySender<Delivery>,
     growth: Growth,
+    turn: CommandTurn,
 }
 
-/// The number of units of work by which commands that are under way may make ranges longer.
-///
-/// The table does not have their entries yet when the cost of a later command is computed, and has them when that command is applied: a
-/// batch of commands on ranges that were empty would visit them all.
-#[derive(Clone, Default)]
-struct UnderWay(Arc<AtomicUsize>);
-
-/// The share of one command, until it is answered or given up.
-struct Growth {
-    all: UnderWay,
+/// What a command costs, as the table is, and with what is under way.
+struct ProposalCost {
+    /// Units of work in its batch.
     units: usize,
-}
-
-impl UnderWay {
-    fn units(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn add(&self, units: usize) -> Growth {
-        self.0.fetch_add(units, Ordering::Relaxed);
-        Growth { all: self.clone(), units }
-    }
-}
-
-impl Drop for Growth {
-    fn drop(&mut self) {
-        self.all.0.fetch_sub(self.units, Ordering::Relaxed);
-    }
+    /// Units of work without what others may add to its ranges.
+    present: usize,
 }
 
 /// Proposes commands to the log.
@@ -145,7 +121,8 @@ pub struct Proposer {
     /// Tells which commands ask for more.
     table: Arc<Table>,
     under_way: UnderWay,
-    /// Requests that were refused since the queue is full.
+    turns: CommandTurns,
+    /// Requests that were refused since the queue is full, or too many large ones wait.
     refused: Arc<LogThrottle>,
     /// Commands that cannot be a part of the log.
     unfit: Arc<LogThrottle>,
@@ -161,12 +138,14 @@ impl Proposer {
     pub(crate) fn new(led: Led, table: Arc<Table>) -> (Self, ProposalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
         let under_way = UnderWay::default();
+        let turns = CommandTurns::default();
         let refused = Arc::default();
         let unfit = Arc::default();
-        (Self { queue, led, table, under_way, refused, unfit }, ProposalQueue(intake))
+        (Self { queue, led, table, under_way, turns, refused, unfit }, ProposalQueue(intake))
     }
 
-    /// Proposes a command and waits until it is applied, for at most `patience`.
+    /// Proposes a command and waits until it is applied, for at most `patience`. A large command waits for its turn for at most half of
+    /// that, and is refused then.
     ///
     /// Dropping the future withdraws a command that is not in a batch yet; otherwise the command takes effect.
     pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
@@ -174,50 +153,85 @@ impl Proposer {
     }
 
     /// The same, but only while this node leads in this term, if one is given. Of the commands of a term that are proposed one after the
-    /// other, each at the first poll, the log has all or the first ones, in their order. So dropping the future withdraws none of these.
+    /// other, each at the first poll, the log has all or the first ones, in their order, if none is proposed after one that was refused. So
+    /// dropping the future withdraws none of these, and a large one is refused at once where it is not its turn.
     pub async fn propose_in(
         &self,
         term: Option<u64>,
         command: Command,
         patience: Duration,
     ) -> Result<Delivery, NoReply> {
+        let began = Instant::now();
         // The batch that takes the command must be of the same term.
-        let leads_in = self.led.borrow().as_ref().map(|leadership| leadership.term).ok_or(NoReply::NotLeader)?;
+        let mut leads_in = self.term_led()?;
         if term.is_some_and(|term| term != leads_in) {
             return Err(NoReply::NotLeader);
         }
+        self.ensure_admitted(&command)?;
 
-        if !self.admits(&command) {
-            return Err(NoReply::Overloaded);
-        }
         // Encoded on the caller's task: all commands of the node pass through the one task that makes the batches.
         let encoded = last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
-        let units = self.units(&command);
-        let growth = self.under_way.add(command.growth());
+        let mut cost = self.cost(&command);
+        let load = CommandLoad::new(cost.present, encoded.len());
         let is_in_order = term.is_some();
-        let proposal = |reply| Proposal {
-            term: leads_in,
-            is_in_order,
-            command: encoded,
-            units,
-            queued: Instant::now(),
-            reply,
-            growth,
+
+        let turn = match self.turns.take(load) {
+            Some(turn) => turn,
+            // Those behind it are not to pass it.
+            None if is_in_order => return Err(self.refuse_large()),
+            None => {
+                let turn = timeout(patience / 2, self.turns.wait(load)).await;
+                let turn = turn.ok().flatten().ok_or_else(|| self.refuse_large())?;
+                // Others were applied meanwhile, and the leadership may be another one.
+                leads_in = self.term_led()?;
+                self.ensure_admitted(&command)?;
+                cost = self.cost(&command);
+                turn
+            }
         };
-        ask(&self.queue, proposal, patience).await
+
+        let growth = self.under_way.add(command.growth());
+        // From here on it is kept as the log has it, and not twice.
+        drop(command);
+
+        let units = cost.units;
+        let proposal = |reply| {
+            let queued = Instant::now();
+            Proposal { term: leads_in, is_in_order, command: encoded, units, queued, reply, growth, turn }
+        };
+        ask(&self.queue, proposal, patience.saturating_sub(began.elapsed())).await
+    }
+
+    fn term_led(&self) -> Result<u64, NoReply> {
+        self.led.borrow().as_ref().map(|leadership| leadership.term).ok_or(NoReply::NotLeader)
+    }
+
+    fn ensure_admitted(&self, command: &Command) -> Result<(), NoReply> {
+        if self.admits(command) { Ok(()) } else { Err(NoReply::Overloaded) }
+    }
+
+    /// Refuses a large command that has waited too long for its turn, or has no place to wait.
+    fn refuse_large(&self) -> NoReply {
+        if let Some(count) = self.refused.count() {
+            tracing::warn!(count, "requests were refused: large transactions have to wait for too many others");
+        }
+        NoReply::Overloaded
     }
 
     /// Entries of ranges are counted in a clone of the table: applying does not wait for it. Those that may come into the ranges until the
     /// command is applied count for each of them: all that is proposed now is applied before.
-    fn units(&self, command: &Command) -> usize {
-        let Command::Txn(txn) = command else { return command.units() };
+    fn cost(&self, command: &Command) -> ProposalCost {
+        let Command::Txn(txn) = command else { return ProposalCost { units: command.units(), present: 0 } };
         if !txn.reads_ranges() {
-            return command.units();
+            let units = command.units();
+            return ProposalCost { units, present: units };
         }
+
         let machine = self.table.read(|applied| applied.machine.clone());
+        let CommandWork { cost, present } = machine.work_for(command, BATCH_UNITS);
         let is_counted = !Planted::EntriesUnderWayUncounted.is_on();
         let growth = if is_counted { self.under_way.units().min(BATCH_UNITS) } else { 0 };
-        machine.cost(command, BATCH_UNITS) + command.ranges() * growth
+        ProposalCost { units: cost + command.ranges() * growth, present }
     }
 
     fn admits(&self, command: &Command) -> bool {
@@ -382,7 +396,7 @@ async fn submit(
 
     let (commands, replies): (Vec<_>, Vec<_>) = proposals
         .into_iter()
-        .map(|p| (p.command, WaitingCaller { queued: p.queued, reply: p.reply, growth: p.growth }))
+        .map(|p| (p.command, WaitingCaller { queued: p.queued, reply: p.reply, growth: p.growth, _turn: p.turn }))
         .unzip();
     let mut encoded = commands::encode_batch(time, limits, commands);
     if Planted::EntryCutShort.is_on() && encoded.len().is_multiple_of(61) {
@@ -418,6 +432,8 @@ struct WaitingCaller {
     reply: ReplySender<Delivery>,
     /// Given back when the caller is answered.
     growth: Growth,
+    /// The same.
+    _turn: CommandTurn,
 }
 
 /// What became of a batch: the index of its entry, and the deliveries of its commands, in their order.
@@ -441,7 +457,7 @@ fn answer(outcome: Result<(u64, Deliveries), NoReply>, callers: Vec<WaitingCalle
     match outcome {
         Ok((log_index, Deliveries { replies, applied })) => {
             assert_eq!(replies.len(), callers.len(), "otherwise a caller would get the reply to another's command");
-            for (WaitingCaller { queued, reply, growth }, delivery) in callers.into_iter().zip(replies) {
+            for (WaitingCaller { queued, reply, growth, _turn }, delivery) in callers.into_iter().zip(replies) {
                 let times =
                     applied.map(|(committed, applied)| Times { queued, proposed, committed, applied, log_index });
                 // An error means that the caller is gone.
@@ -460,6 +476,9 @@ fn refuse(proposals: Vec<Proposal>, why: NoReply) {
         let _ = proposal.reply.send(Err(why));
     }
 }
+
+#[cfg(test)]
+mod large_commands;
 
 #[cfg(test)]
 mod tests {
@@ -488,6 +507,7 @@ mod tests {
             queued: Instant::now(),
             reply: oneshot::channel().0,
             growth: UnderWay::default().add(0),
+            turn: CommandTurn::default(),
         };
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&open()) && proposer.admits(&close()));
@@ -531,6 +551,7 @@ mod tests {
                 queued: Instant::now(),
                 reply,
                 growth,
+                turn: CommandTurn::default(),
             };
             proposer.queue.try_send(proposal).expect("there is room");
         }
@@ -551,8 +572,9 @@ mod tests {
             callers.push(caller);
             let growth = UnderWay::default().add(0);
             let command = encode_command(&open());
-            let proposal =
-                Proposal { term: 1, is_in_order: false, command, units, queued: Instant::now(), reply, growth };
+            let queued = Instant::now();
+            let turn = CommandTurn::default();
+            let proposal = Proposal { term: 1, is_in_order: false, command, units, queued, reply, growth, turn };
             proposer.queue.try_send(proposal).expect("there is room");
         }
         let mut over = None;
@@ -569,7 +591,8 @@ mod tests {
             let growth = UnderWay::default().add(0);
             let command = encode_command(&open());
             let queued = Instant::now();
-            (Proposal { term, is_in_order: false, command, units: 1, queued, reply, growth }, answer)
+            let turn = CommandTurn::default();
+            (Proposal { term, is_in_order: false, command, units: 1, queued, reply, growth, turn }, answer)
         };
         let (proposals, answers): (Vec<_>, Vec<_>) = [2, 4, 2, 4].map(proposal).into_iter().unzip();
         let taken = in_term(4, proposals).expect("some are of this term");
@@ -622,15 +645,15 @@ mod tests {
         let puts = || txn((0..PUTS).map(|number| TxnOperation::Put(put(number))).collect());
         let ranges = || txn(vec![TxnOperation::DeleteRange(KeyRange { from: Some(key(0)), to: None }); RANGES]);
 
-        let alone = proposer.units(&ranges());
+        let alone = proposer.cost(&ranges()).units;
         // Nobody answers: a caller waits until its command is withdrawn.
         let calls: Vec<_> = (0..3).map(|_| Box::pin(proposer.propose(puts(), Duration::from_secs(60)))).collect();
         let mut calls = futures::future::join_all(calls);
         assert!(futures::poll!(&mut calls).is_pending());
-        assert_eq!(proposer.units(&ranges()), alone + RANGES * 3 * PUTS);
+        assert_eq!(proposer.cost(&ranges()).units, alone + RANGES * 3 * PUTS);
 
         // Answered, or given up: its entries are in the table then, or never will be.
         drop(intake.0.recv().await);
-        assert_eq!(proposer.units(&ranges()), alone + RANGES * 2 * PUTS);
+        assert_eq!(proposer.cost(&ranges()).units, alone + RANGES * 2 * PUTS);
     }
 }

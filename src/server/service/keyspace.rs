@@ -17,7 +17,7 @@ use super::{
     long_reads::LongReads,
 };
 use crate::{
-    api::{Caller, Error, requests::*},
+    api::{Caller, Error, FailureReason, Retry, requests::*},
     wire::{Form, MESSAGE_BYTES_MAX},
 };
 use lockkeeper_machine::{
@@ -69,6 +69,13 @@ impl Serve for CommitEach {
             let mut call = Box::pin(node.call(&caller, Form::Typed(txn)));
             // The call waits for nothing before its command is in the queue.
             match futures::poll!(call.as_mut()) {
+                // The caller sends those that were not begun again. After the others it can wait for its turn, and none passes it.
+                Poll::Ready(Err(error)) if is_without_effect(&error) => {
+                    if calls.is_empty() {
+                        return Err(error);
+                    }
+                    break;
+                }
                 Poll::Ready(refused) => {
                     calls.push_back(Either::Left(ready(refused)));
                     break;
@@ -97,6 +104,11 @@ impl Serve for CommitEach {
         }
         Ok(Form::Typed(EachCommitted { outcomes }))
     }
+}
+
+/// Whether a transaction of several was refused since too much is under way.
+fn is_without_effect(error: &Error) -> bool {
+    error.reason == FailureReason::Overloaded && error.retry == Retry::Safe
 }
 
 /// Number of bytes of the entries that a result shows.
