@@ -19,6 +19,7 @@ use crate::{
     lock_name::lock_name,
     recipes,
     schema::{Attribute, TableProperties},
+    turns::WriterTurns,
 };
 
 /// Maximum number of cached schemas. Beyond it, all are dropped, and read again when they are used.
@@ -29,8 +30,6 @@ pub(crate) const TRIES: usize = 64;
 pub(crate) const ITEM_BYTES_MAX: usize = 400 << 10;
 const PARTITION_BYTES_MAX: usize = 2048;
 const SORT_BYTES_MAX: usize = 1024;
-/// Number of locks for the writers of this node, selected by a hash of the key.
-const STRIPES: usize = 256;
 
 /// The tables and items of a store.
 #[derive(Debug)]
@@ -38,7 +37,8 @@ pub(crate) struct Database<S> {
     pub(crate) store: S,
     pub(crate) options: DynamoOptions,
     schemas: Mutex<HashMap<String, Arc<CachedTable>>>,
-    stripes: Vec<tokio::sync::Mutex<()>>,
+    /// The order of the writers of each item.
+    pub(crate) turns: WriterTurns,
     /// Notified when a table was deleted, so that its items are removed.
     pub(crate) dropped: Notify,
 }
@@ -84,15 +84,7 @@ impl StoredItem {
 
 impl<S: DynamoStore> Database<S> {
     pub(crate) fn new(store: S, options: DynamoOptions) -> Self {
-        let stripes = (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect();
-        Self { store, options, schemas: Mutex::default(), stripes, dropped: Notify::default() }
-    }
-
-    /// The lock of the writers of a key at this node. Without it, writers of one item would read the same revision, and all but one of them
-    /// would have to start again; so it is held across their read and their commit. Correctness does not depend on it: writers at other
-    /// nodes do not see it.
-    pub(crate) fn turn_of(&self, key: &[u8]) -> &tokio::sync::Mutex<()> {
-        &self.stripes[crc32fast::hash(key) as usize % STRIPES]
+        Self { store, options, schemas: Mutex::default(), turns: WriterTurns::default(), dropped: Notify::default() }
     }
 
     /// Reads a table as it is now.

@@ -23,6 +23,7 @@ use crate::{
         Capacity, ReadRequest, WriteRequest, check_depth, one_generation, one_of, read, read_units, required,
         table_name, write_units,
     },
+    turns::ItemWriter,
     value::item_size,
     work::WorkBudget,
 };
@@ -341,18 +342,12 @@ impl<S: DynamoStore> Database<S> {
         let may_be_kept = role == WriteKind::Delete || shows_old || prepared.is_relative();
         let further: Vec<_> = answer_key.iter().filter(|_| may_be_kept).cloned().collect();
 
-        let mut turn = None;
+        let mut writer = ItemWriter::new(&self.turns);
         for _ in 0..TRIES {
             let (mut located, answers) = self.locate(caller, std::slice::from_ref(&prepared.wanted), &further).await?;
             let Some(located) = located.pop() else { break };
-            if turn.is_none() {
-                let slot = self.turn_of(&located.key);
-                let Ok(free) = slot.try_lock() else {
-                    turn = Some(slot.lock().await);
-                    // Another writer has changed what was read.
-                    continue;
-                };
-                turn = Some(free);
+            if writer.has_waited_for(&located.key).await {
+                continue;
             }
 
             let kept = answers.into_iter().flatten().next();

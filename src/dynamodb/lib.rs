@@ -4,7 +4,7 @@
 //! http  bodies  unread
 //!             a request: its body, its signature, its time, and how long its answer waits to be read
 //! call        which operation
-//! tables  items  query  batch
+//! tables  items  query  batch  turns
 //!             what it means: read, decide, commit if nothing has changed in between, or again
 //! recipes  lock_name  once
 //!             what a lock service adds: leases, tokens, names for operators, retries that happen once
@@ -51,6 +51,7 @@ mod store;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod unread;
 mod value;
 mod work;

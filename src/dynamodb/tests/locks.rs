@@ -65,6 +65,19 @@ async fn a_dead_holders_lock_is_free_when_its_lease_is_over() {
     assert!(api.error("UpdateItem", &heartbeat("ann", "1b", "1c")).await.starts_with("ConditionalCheckFailed"));
 }
 
+/// Otherwise somebody who goes on writing an item, slowly, ends the lease of its holder.
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_gets_through_beside_a_writer_that_does_not_end() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    api.ok("PutItem", &acquire("ann", "1", false)).await;
+    let key = api.0.store.item_key("jobs");
+    let slow = api.0.turns.take_if_free(&key).expect("nobody writes it");
+    let beat = heartbeat("ann", "1", "2");
+    let renewed = tokio::time::timeout(std::time::Duration::from_secs(5), api.ok("UpdateItem", &beat));
+    renewed.await.expect("it does not wait for ever");
+    drop(slow);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_late_heartbeat_holds_the_lock_again_if_nobody_took_it() {
     let api = Api::with_tables(&[("locks", &["key"])]).await;
