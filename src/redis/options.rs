@@ -19,7 +19,8 @@ pub struct RedisOptions {
     pub request_limits: RequestLimits,
     /// The limits of a script.
     pub script_limits: ScriptLimits,
-    /// Maximum number of bytes of all requests that have not arrived completely or are not answered, beyond the first 4 KiB of each.
+    /// Maximum number of bytes of all requests that have not arrived completely or are not answered, with what connections have the node
+    /// keep (queued commands, watched keys, subscriptions), beyond the first 4 KiB of each connection.
     pub requests_bytes_max: usize,
     /// Maximum number of bytes of all replies that are not read, beyond the first 4 KiB of each connection.
     pub replies_bytes_max: usize,

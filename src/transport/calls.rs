@@ -41,12 +41,9 @@ use tower::{Service, ServiceExt as _};
 use super::{
     connection::Remote,
     settings::FIRST_MESSAGE_TIMEOUT,
-    whole_request::{BodyError, BodyPart, WholeRequest},
+    whole_request::{BodyError, BodyPart, PREFIX_BYTES, WholeRequest},
 };
 use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, NoSlot, OpenCall, Slot, TooManyBytes};
-
-/// gRPC's compression flag and the message's length.
-pub(super) const PREFIX_BYTES: usize = 5;
 
 /// The state that the calls of one connection share.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 //! on first use, keep-alive, flow-control windows that let a large message pass at once, and a listener that survives bad connections.
 //!
 //! The life of a connection: [`serve`] accepts it, gives it a slot, for which another connection may be closed (`lockkeeper-accept`),
-//! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, `whole_request` holds a request until it is complete,
+//! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, `whole_request` holds a request until it has ended,
 //! [`Settings`] has all limits.
 //! All of that is the feature `serve`. Without it, this crate is the client's half: it opens connections, and accepts none.
 //!

@@ -9,9 +9,9 @@
 //! | requests that no service has read ([`Windows::connection`]), and the same again for their frames | 4 MiB | 16 MiB |
 //! | answers that the client has not read: [`Settings::unsent_bytes_max`] for each call | 64 KiB each | 400 KiB each |
 //!
-//! and, for each call under way, the memory of the service itself. A message of a request that does not end is not decoded
-//! ([`Settings::request_bytes_max`]), since it would take many times its bytes. Of all connections of clients together, requests that have begun to
-//! arrive, or are complete and not answered, take 64 MiB ([`Settings::arriving_bytes_max`]) and 4 KiB each.
+//! and, for each call under way, the memory of the service itself. A message is not decoded before its request has ended
+//! ([`Settings::request_bytes_max`]), since it then takes many times its bytes. Of all connections of clients together, requests that have
+//! begun to arrive, or are complete and not answered, take 64 MiB ([`Settings::arriving_bytes_max`]) and 4 KiB each.
 //!
 //! **Small frames.** For DATA frames below 256 bytes, h2 (0.4.20, `proto/streams/counts.rs`) counts the bytes missing to 256, from their
 //! arrival until a service reads them, and ends the connection (GOAWAY, `too_many_data_frames`) beyond half of the connection's window.

@@ -17,7 +17,8 @@ use bytes::{Bytes, BytesMut};
 use hyper::{HeaderMap, body::Frame};
 use tonic::Status;
 
-use super::calls::PREFIX_BYTES;
+/// gRPC's compression flag and the message's length.
+pub(super) const PREFIX_BYTES: usize = 5;
 
 /// Why a body breaks off.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;

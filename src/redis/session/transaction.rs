@@ -63,7 +63,7 @@ impl WatchedKeys {
         if self.keys.len() + new.len() > WATCHED_MAX {
             return Err(Stop::Refused(format!("ERR a transaction can watch at most {WATCHED_MAX} keys: watch fewer")));
         }
-        if self.bytes + new.iter().map(watched_bytes).sum::<usize>() > WATCHED_BYTES_MAX {
+        if self.bytes + new.iter().map(|key| watched_bytes(key)).sum::<usize>() > WATCHED_BYTES_MAX {
             return Err(Stop::Refused(format!(
                 "ERR the watched keys of a connection take at most {WATCHED_BYTES_MAX} bytes: watch fewer keys, or shorter ones"
             )));
@@ -80,7 +80,7 @@ impl WatchedKeys {
 }
 
 /// Number of bytes that a watched key takes.
-fn watched_bytes(key: &Vec<u8>) -> usize {
+fn watched_bytes(key: &[u8]) -> usize {
     key.len() + mem::size_of::<(Vec<u8>, u64)>()
 }
 

@@ -129,6 +129,7 @@ impl<S: RedisStore> NodeSignals<S> {
             self.shared.leases.ensure_room(keys.iter().cloned())?;
             LocalPlace::enter(&self.shared, &self.node, keys, kind)
         };
+
         written.by(deadline).await?;
         Ok(place)
     }

@@ -219,6 +219,7 @@ pub(super) async fn waiters<S: RedisStore>(store: &S, key: &[u8]) -> Result<Vec<
         if let Some((last, _)) = page.entries.last() {
             from = [&last[..], &[0]].concat();
         }
+
         let placed = page.entries.into_iter();
         waiters.extend(placed.map(|(entry, stored)| PlacedWaiter {
             entry,

@@ -84,7 +84,7 @@ pub(crate) trait Serve: Forward + Guarded {
 }
 
 impl Local {
-    /// Executes a request that another node has forwarded. One that may wait counts for its client until it is answered or breaks off.
+    /// Executes a request that another node has forwarded. An acquire that may wait counts for its client until it is answered or breaks off.
     pub(crate) async fn call_forwarded<C: Serve>(
         &self,
         caller: &Caller,

@@ -26,7 +26,7 @@ struct ConnectionAccount {
     account: Weak<Account>,
     /// The connection, unless its port ends those that are not read by itself.
     remote: Option<Remote>,
-    /// How much had been read when somebody last looked, and since when nothing more was read.
+    /// The reads until the last look at it, and since when there were no others.
     read: usize,
     since: Instant,
 }
@@ -88,6 +88,7 @@ impl Accounts {
                 still.push((*address, known.remote.clone()));
             }
         }
+
         still
     }
 }

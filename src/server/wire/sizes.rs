@@ -2,15 +2,13 @@
 //!
 //! A message may take many times its encoded size: an empty lock of an acquire is two bytes on the wire, and a hundred once decoded.
 
-use lockkeeper_proto::v1::{RequestId, Want, pipeline_request::What as PipelineCall};
+use lockkeeper_proto::v1::{AcquireRequest, RequestId, Want, pipeline_request::What as PipelineCall};
 
 /// The bytes that a request of a pipeline has allocated. A few additions for a usual request.
 pub(crate) fn allocated_bytes(asked: &PipelineCall) -> usize {
     match asked {
         PipelineCall::Acquire(acquire) => {
-            let wants: usize = acquire.locks.iter().map(want_bytes).sum();
-            let places = acquire.locks.capacity() * size_of::<Want>();
-            acquire.session_id.capacity() + request_bytes(acquire.request.as_ref()) + places + wants
+            acquire.session_id.capacity() + request_bytes(acquire.request.as_ref()) + wants_bytes(acquire)
         }
         PipelineCall::Release(release) => release.session_id.capacity() + request_bytes(release.request.as_ref()),
         PipelineCall::Check(check) => check.name.capacity(),
@@ -19,8 +17,10 @@ pub(crate) fn allocated_bytes(asked: &PipelineCall) -> usize {
     }
 }
 
-fn want_bytes(want: &Want) -> usize {
-    want.name.capacity() + want.data.as_ref().map_or(0, Vec::capacity)
+fn wants_bytes(acquire: &AcquireRequest) -> usize {
+    let wants = &acquire.locks;
+    let named = wants.iter().map(|want| want.name.capacity() + want.data.as_ref().map_or(0, Vec::capacity));
+    wants.capacity() * size_of::<Want>() + named.sum::<usize>()
 }
 
 fn request_bytes(request: Option<&RequestId>) -> usize {
@@ -30,7 +30,7 @@ fn request_bytes(request: Option<&RequestId>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_proto::v1::{AcquireRequest, ReleaseRequest};
+    use lockkeeper_proto::v1::ReleaseRequest;
 
     #[test]
     fn all_that_a_request_can_have_many_of_is_counted() {
