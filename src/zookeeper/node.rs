@@ -130,6 +130,11 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
         }
     }
 
+    /// Removes the watches of ended connections for as long as the port is open.
+    pub(crate) async fn clear_watches(self: Arc<Self>) {
+        self.hub.clear_leaving().await;
+    }
+
     /// Looks at all sessions again and again: one timer for all of them, however many are idle.
     pub(crate) async fn sweep_sessions(self: Arc<Self>) {
         let mut ending = JoinSet::new();

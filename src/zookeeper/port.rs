@@ -73,6 +73,7 @@ impl<S: ZookeeperStore> Zookeeper<S> {
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&self.node).follow_feed());
         tasks.spawn(Arc::clone(&self.node).sweep_sessions());
+        tasks.spawn(Arc::clone(&self.node).clear_watches());
 
         let node = Arc::clone(&self.node);
         let serve = move |accepted: AcceptedConnection<L::Stream>| {

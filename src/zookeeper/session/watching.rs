@@ -2,6 +2,11 @@
 
 use std::collections::HashSet;
 
+use tokio::{
+    task::yield_now,
+    time::{Instant, timeout_at},
+};
+
 use super::{ClientSession, RequestAnswer};
 use crate::{
     AppliedZnodes, ZookeeperStore,
@@ -31,7 +36,7 @@ enum NotSetAgain {
 }
 
 /// The reason why a watch was set. It decides which changes its client may have missed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum WatchReason {
     Data,
     Exist,
@@ -67,31 +72,38 @@ impl<S: ZookeeperStore> ClientSession<S> {
             (&paths.persistent, WatchReason::Persistent),
             (&paths.recursive, WatchReason::Recursive),
         ];
-        let mut returning = Vec::new();
+        let mut asked = Vec::new();
         for (paths, reason) in lists {
-            // A path that stands twice is one watch. A frame has room for a node's path a hundred thousand times.
-            let mut seen = HashSet::new();
-            returning.extend(paths.iter().filter(|path| seen.insert(path.as_str())).map(|path| (path, reason)));
+            asked.extend(paths.iter().map(|path| (path, reason)));
         }
 
+        let deadline = Instant::now() + self.request_timeout;
+        let mut seen = HashSet::new();
         let mut revision = self.node.hub.told();
-        for some in returning.chunks(PATHS_AT_ONCE) {
-            match self.set_some(relative, some, &mut revision) {
-                Ok(()) => {}
+        for some in asked.chunks(PATHS_AT_ONCE) {
+            // A path that stands twice is one watch. A frame has room for a node's path a hundred thousand times.
+            let some: Vec<_> = some.iter().copied().filter(|watch| seen.insert(*watch)).collect();
+            match self.set_some(relative, &some, deadline, &mut revision).await {
+                // A hundred thousand paths take a while, and others have changes to be told.
+                Ok(()) => yield_now().await,
                 Err(NotSetAgain::Refused(code)) => return RequestAnswer::new(revision, Err(code)),
                 Err(NotSetAgain::NoRoom) => {
                     return RequestAnswer::new(revision, Err(ErrorCode::QuotaExceeded)).last();
                 }
             }
-            // A hundred thousand paths take a while, and others have changes to be told.
-            tokio::task::yield_now().await;
         }
         RequestAnswer::new(revision, Ok(Vec::new()))
     }
 
     /// Sets some of the watches again. `revision` becomes that of the state that shows what they have missed, also if not all can be set:
     /// the reply must not overtake the events of those before.
-    fn set_some(&self, relative: u64, paths: &[(&String, WatchReason)], revision: &mut u64) -> Result<(), NotSetAgain> {
+    async fn set_some(
+        &self,
+        relative: u64,
+        paths: &[(&String, WatchReason)],
+        deadline: Instant,
+        revision: &mut u64,
+    ) -> Result<(), NotSetAgain> {
         // The policy is asked before: while a state is shown, nothing else is asked of the store.
         let returning = paths.iter().map(|(path, reason)| {
             let path = ZnodePath::parse(path)?;
@@ -100,16 +112,36 @@ impl<S: ZookeeperStore> ClientSession<S> {
         });
         let returning: Vec<_> = returning.collect::<Result<_, _>>().map_err(NotSetAgain::Refused)?;
 
+        let mut rest = returning.as_slice();
+        loop {
+            let set = self.set_now(relative, rest, revision)?;
+            rest = rest.get(set..).unwrap_or_default();
+            if rest.is_empty() {
+                return Ok(());
+            }
+            // The connection that the client had before ended a moment ago, and the room of its watches comes back.
+            if timeout_at(deadline, self.node.hub.cleared()).await.is_err() {
+                return Err(NotSetAgain::NoRoom);
+            }
+        }
+    }
+
+    /// Sets watches again. Returns how many: not all if there is no room now, and watches of ended connections are about to leave some.
+    fn set_now(&self, relative: u64, returning: &[ReturningWatch], revision: &mut u64) -> Result<usize, NotSetAgain> {
         self.node.hub.with_watches(|watches| {
             self.node.store.applied(|applied| {
                 *revision = applied.revision();
-                for watch in &returning {
-                    self.set_again(watches, applied, relative, watch).map_err(|limit| match limit {
-                        WatchLimitReached::OfConnection => NotSetAgain::Refused(ErrorCode::QuotaExceeded),
-                        WatchLimitReached::OfNode => NotSetAgain::NoRoom,
-                    })?;
+                for (set, watch) in returning.iter().enumerate() {
+                    match self.set_again(watches, applied, relative, watch) {
+                        Ok(()) => {}
+                        Err(WatchLimitReached::OfNode) if watches.is_clearing() => return Ok(set),
+                        Err(WatchLimitReached::OfNode) => return Err(NotSetAgain::NoRoom),
+                        Err(WatchLimitReached::OfConnection) => {
+                            return Err(NotSetAgain::Refused(ErrorCode::QuotaExceeded));
+                        }
+                    }
                 }
-                Ok(())
+                Ok(returning.len())
             })
         })
     }

@@ -414,3 +414,20 @@ async fn a_refused_list_of_watches_is_answered_after_the_events_of_those_before(
     assert_eq!(watcher.event().await, event(DATA, "/changed"));
     assert_eq!(watcher.reply(sent).await, Err(-125));
 }
+
+/// They are removed one part after the other, and the client comes back at once.
+#[tokio::test]
+async fn watches_that_are_set_again_find_the_room_of_those_before() {
+    // One connection may have a quarter of it, and less of what another one of its address leaves.
+    let rig = Rig::with(1, |options| options.watches_bytes_max = 20_000 * 4 * 410).await;
+    let names: Vec<String> = (0..20_000).map(|number| format!("/w{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let lists: &[&[&str]] = &[&[], &names, &[]];
+    let mut client = rig.client().await;
+    client.ask(Opcode::SET_WATCHES, |out| write_watches(out, 0, lists)).await.unwrap();
+    for _ in 0..3 {
+        client = rig.again(0, &client).await.unwrap();
+        client.ask(Opcode::SET_WATCHES, |out| write_watches(out, 0, lists)).await.unwrap();
+    }
+    until("those before are gone", || rig.ports[0].stats().watches == 20_000).await;
+}

@@ -2,13 +2,17 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
-use tokio::sync::{Notify, oneshot};
+use tokio::{
+    sync::{Notify, oneshot},
+    task::yield_now,
+};
 
 use super::{EventOutbox, WatchClass, WatchLimits, WatchTable, WatcherId};
 use crate::{
@@ -63,6 +67,10 @@ pub(crate) struct WatchHub {
     told: AtomicU64,
     last_connection: AtomicU64,
     became_live: Notify,
+    /// A connection has ended and left watches.
+    has_leaving: Notify,
+    /// Some of the watches that were left are gone.
+    cleared: Notify,
 }
 
 impl WatchHub {
@@ -82,6 +90,8 @@ impl WatchHub {
             told: AtomicU64::new(0),
             last_connection: AtomicU64::new(0),
             became_live: Notify::new(),
+            has_leaving: Notify::new(),
+            cleared: Notify::new(),
         }
     }
 
@@ -180,14 +190,43 @@ impl WatchHub {
         }
     }
 
-    /// Removes a connection and its watches.
+    /// Removes a connection. Watches that are too many to remove at once go by [`Self::clear_leaving`]; they tell nobody anything.
     pub(crate) fn forget(&self, id: WatcherId) {
         let mut state = self.state();
         state.watches.forget(id);
+        if state.watches.is_clearing() {
+            self.has_leaving.notify_one();
+        }
         if let Some(connection) = state.connections.remove(&id)
             && state.sessions.get(&connection.attached.session) == Some(&id)
         {
             state.sessions.remove(&connection.attached.session);
+        }
+    }
+
+    /// Removes the watches that ended connections have left, one part after the other, so that others have their turns between. Does not
+    /// return.
+    pub(crate) async fn clear_leaving(&self) {
+        loop {
+            self.has_leaving.notified().await;
+            while self.clear_some() {
+                yield_now().await;
+            }
+        }
+    }
+
+    fn clear_some(&self) -> bool {
+        let has_more = self.state().watches.forget_more();
+        self.cleared.notify_waiters();
+        has_more
+    }
+
+    /// Waits until watches that an ended connection has left are removed, if there are any.
+    pub(crate) async fn cleared(&self) {
+        let mut cleared = pin!(self.cleared.notified());
+        cleared.as_mut().enable();
+        if self.state().watches.is_clearing() {
+            cleared.await;
         }
     }
 
@@ -350,12 +389,31 @@ impl HubState {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        pin::pin,
-        task::{Context, Poll, Wake, Waker},
-    };
+    use std::task::{Context, Poll, Wake, Waker};
 
     use super::*;
+    use crate::watches::table::REMOVED_AT_ONCE;
+
+    fn hub_with_connection() -> (WatchHub, Arc<EventOutbox>, WatcherId) {
+        let hub = WatchHub::new(WatchLimits { per_connection: usize::MAX, bytes: usize::MAX });
+        hub.begin(6);
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let outbox = Arc::new(EventOutbox::new(address, usize::MAX));
+        let nobody = Arc::new(ClientIdentities::new(address.ip(), None));
+        let attached = NumberedSession { session: 1, number: 0 };
+        let id = hub.register(attached, &outbox, &nobody).expect("a feed");
+        (hub, outbox, id)
+    }
+
+    fn watch(hub: &WatchHub, id: WatcherId, path: &ZnodePath) {
+        hub.with_watches(|watches| watches.add(id, WatchClass::Data, path, 6)).expect("there is room");
+    }
+
+    fn step(revision: u64, path: &ZnodePath) -> AppliedStep {
+        let kind = ZookeeperChangeKind::Changed;
+        let change = ZookeeperChange { revision, key: path.key(), kind, before: None, after: None, parent: None };
+        AppliedStep { revision, changes: vec![change], ..AppliedStep::default() }
+    }
 
     /// What is told at the moment at which a connection is woken.
     struct SleepingConnection {
@@ -371,29 +429,50 @@ mod tests {
 
     #[test]
     fn a_connection_is_woken_when_it_may_take_the_events_that_wake_it() {
-        let hub = WatchHub::new(WatchLimits { per_connection: 10, bytes: usize::MAX });
-        hub.begin(6);
-        let address = "127.0.0.1:1".parse().expect("an address");
-        let outbox = Arc::new(EventOutbox::new(address, usize::MAX));
-        let nobody = Arc::new(ClientIdentities::new(address.ip(), None));
-        let id = hub.register(NumberedSession { session: 1, number: 0 }, &outbox, &nobody).expect("a feed");
+        let (hub, outbox, id) = hub_with_connection();
         let path = ZnodePath::parse("/a").expect("a path");
-        hub.with_watches(|watches| watches.add(id, WatchClass::Data, &path, 6)).expect("there is room");
+        watch(&hub, id, &path);
 
         let sleeping = Arc::new(SleepingConnection { hub, told: Mutex::default() });
         let waker = Waker::from(Arc::clone(&sleeping));
         let mut arrived = pin!(outbox.arrived.notified());
         assert_eq!(arrived.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
-        let change = ZookeeperChange {
-            revision: 7,
-            key: path.key(),
-            kind: ZookeeperChangeKind::Changed,
-            before: None,
-            after: None,
-            parent: None,
-        };
-        sleeping.hub.tell(&AppliedStep { revision: 7, changes: vec![change], ..AppliedStep::default() });
+        sleeping.hub.tell(&step(7, &path));
         assert_eq!(*sleeping.told.lock().expect("no panic"), [7]);
         assert_eq!(outbox.take_until(7, &mut Vec::new()), 1);
+    }
+
+    /// Nothing is told while they are removed.
+    #[test]
+    fn the_watches_of_an_ended_connection_go_in_parts_and_tell_nobody_anything() {
+        let (hub, outbox, id) = hub_with_connection();
+        let paths: Vec<_> = (0..3 * REMOVED_AT_ONCE + 1)
+            .map(|number| ZnodePath::parse(&format!("/w{number}")).expect("a path"))
+            .collect();
+        for path in &paths {
+            watch(&hub, id, path);
+        }
+
+        let left = || hub.with_watches(|watches| watches.counts().0);
+        hub.forget(id);
+        assert_eq!(left(), 2 * REMOVED_AT_ONCE + 1);
+        let mut clearing = pin!(hub.clear_leaving());
+        let mut more = pin!(hub.cleared());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(more.as_mut().poll(&mut context).is_pending());
+        for expected in [REMOVED_AT_ONCE + 1, 1] {
+            assert!(clearing.as_mut().poll(&mut context).is_pending());
+            assert_eq!(left(), expected);
+        }
+
+        assert!(more.as_mut().poll(&mut context).is_ready());
+        for (revision, path) in (7..).zip(&paths) {
+            hub.tell(&step(revision, path));
+        }
+        assert_eq!(outbox.take_until(u64::MAX, &mut Vec::new()), 0);
+        assert!(clearing.as_mut().poll(&mut context).is_pending());
+        assert_eq!(left(), 0);
+        let mut none = pin!(hub.cleared());
+        assert!(none.as_mut().poll(&mut context).is_ready(), "there is nothing to wait for");
     }
 }

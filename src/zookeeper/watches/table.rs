@@ -7,7 +7,7 @@
 //! whoever has come meanwhile. So what counts is the most that a connection has had. It counts less once the client removes watches.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     net::IpAddr,
     sync::Arc,
 };
@@ -16,6 +16,8 @@ use crate::{tree::ZnodePath, wire::WatcherKind};
 
 /// Approximate bytes of memory of a watch without its path: a million watches, each of a different path, took 411 MiB.
 const WATCH_BYTES: usize = 400;
+/// Number of watches that are removed at once: nothing is told and nothing is read with a watch meanwhile.
+pub(super) const REMOVED_AT_ONCE: usize = 512;
 /// Room of a map that is never given back, in entries.
 const ROOM_KEPT: usize = 1 << 10;
 
@@ -91,6 +93,8 @@ pub(crate) struct WatchTable {
     persistent: Watchers,
     recursive: Watchers,
     by_connection: HashMap<WatcherId, ConnectionWatches>,
+    /// Connections that have ended, and whose watches are removed one part after the other.
+    leaving: VecDeque<WatcherId>,
     /// The number of connections that have some.
     watching: usize,
     /// What the connections of each address were granted.
@@ -109,6 +113,7 @@ impl WatchTable {
             persistent: HashMap::new(),
             recursive: HashMap::new(),
             by_connection: HashMap::new(),
+            leaving: VecDeque::new(),
             watching: 0,
             by_origin: HashMap::new(),
         }
@@ -272,16 +277,47 @@ impl WatchTable {
         has_removed
     }
 
-    /// Removes a connection with all its watches.
+    /// Removes a connection that has ended, and a part of its watches; the rest by [`Self::forget_more`].
     pub(super) fn forget(&mut self, connection: WatcherId) {
-        let own = self.by_connection.get_mut(&connection);
-        let watches = own.map(|own| own.watches.iter().cloned().collect::<Vec<_>>()).unwrap_or_default();
-        for (class, path) in watches {
+        if self.forget_some(connection) {
+            self.leaving.push_back(connection);
+        }
+    }
+
+    /// Removes a part of the watches that connections have left. Returns whether there are more.
+    pub(super) fn forget_more(&mut self) -> bool {
+        if let Some(connection) = self.leaving.front().copied()
+            && !self.forget_some(connection)
+        {
+            self.leaving.pop_front();
+        }
+        self.is_clearing()
+    }
+
+    /// Whether there are watches of connections that have ended: their room is about to be free.
+    pub(crate) fn is_clearing(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Removes a part of the watches of a connection that has ended. Returns whether it has more.
+    fn forget_some(&mut self, connection: WatcherId) -> bool {
+        let own = self.by_connection.get(&connection).map(|own| &own.watches);
+        let some: Vec<_> = own.into_iter().flatten().take(REMOVED_AT_ONCE).cloned().collect();
+        for (class, path) in some {
             self.remove(connection, class, &path);
         }
-        self.take_back(connection);
-        self.by_connection.remove(&connection);
 
+        self.take_back(connection);
+        if self.by_connection.get(&connection).is_some_and(|own| !own.watches.is_empty()) {
+            return true;
+        }
+        self.by_connection.remove(&connection);
+        self.shrink();
+        false
+    }
+
+    /// Gives memory back that watches have left.
+    fn shrink(&mut self) {
         // A map keeps the room of the most that it ever had.
         for watchers in [&mut self.data, &mut self.children, &mut self.persistent, &mut self.recursive] {
             if watchers.capacity() > ROOM_KEPT.max(8 * watchers.len()) {
@@ -348,6 +384,7 @@ mod tests {
         }
 
         table.forget(goes);
+        while table.forget_more() {}
         assert!(table.data.capacity() <= ROOM_KEPT, "{}", table.data.capacity());
         assert_eq!(table.counts(), (1, 1, 1));
         assert_eq!(table.fire(&[WatchClass::Data], &path(0), 2), BTreeSet::from([stays]));
