@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ZookeeperIdentity, ZookeeperStore,
     node::ZookeeperNode,
-    session::{ClientSession, ClosingReason, Greeting, greet},
+    session::{ClientSession, ClosingReason, Greeting, OutgoingFrames, greet},
     wire::{ConnectAnswer, ConnectRequest, FrameReader, Opcode},
     words,
     writes::TOGETHER_MAX,
@@ -51,7 +51,7 @@ const LINGER_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct ByteBudgets {
     /// Bytes of requests that are not answered.
     pub(crate) requests: ArrivingBytes,
-    /// Bytes of replies that are not read.
+    /// Bytes of replies that are made and not read.
     pub(crate) replies: ArrivingBytes,
 }
 
@@ -286,10 +286,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         let Ok(_call) = slot.call() else { return Err(ClosingReason::AfterReplies) };
         let _outstanding = OutstandingRequest::new(&self.node);
         let outbox = Arc::clone(session.outbox());
-        let mut replies = Vec::new();
+        let mut outgoing = OutgoingFrames::new(self.unwritten(), &mut self.held_replies);
         let mut has_room = true;
         let answered = {
-            let mut serve = pin!(session.answer_some(self.ready.make_contiguous(), &mut replies));
+            let mut serve = pin!(session.answer_some(self.ready.make_contiguous(), &mut outgoing));
             loop {
                 // A client that closes after its last request has sent it all the same: it is served to its end.
                 let reads_ahead = self.input.len() < READ_AHEAD_BYTES && has_room && !self.has_input_ended;
@@ -326,7 +326,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         if outbox.kill.is_cancelled() {
             return Err(ClosingReason::AtOnce);
         }
-        self.out.append(&mut replies);
+        self.out.append(&mut outgoing.into_frames());
         self.ready.drain(..answered?);
         let ready_bytes = self.ready.iter().map(BytesMut::len).sum::<usize>();
         self.held_requests.hold(ready_bytes + self.input.len()).map_err(|_| ClosingReason::AfterReplies)

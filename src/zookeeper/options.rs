@@ -22,7 +22,7 @@ pub struct ZookeeperOptions {
     pub frame_bytes_max: usize,
     /// Maximum number of bytes of all requests that are not answered, beyond the first 4 KiB of each connection.
     pub requests_bytes_max: usize,
-    /// Maximum number of bytes of all replies that are not read, beyond the first 4 KiB of each connection.
+    /// Maximum number of bytes of all replies that are made and not read, beyond the first 4 KiB of each connection.
     pub replies_bytes_max: usize,
     /// Maximum number of bytes of the replies of one connection that are not read. Its requests wait meanwhile.
     pub connection_replies_bytes_max: usize,

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! handshake   the first frame: a new session, or one that goes on
+//! outgoing    what is about to be sent, in the budget of the port
 //! reads       requests that look at the state of this node
 //! replies     what writes answer
 //! watching    watches that are set again, looked for, removed
 //! ```
 
 mod handshake;
+mod outgoing;
 mod reads;
 mod replies;
 mod watching;
@@ -27,6 +29,7 @@ use crate::{
     writes::{WriteContext, WriteOutcome, execute, execute_each},
 };
 pub(crate) use handshake::{Greeting, greet};
+pub(crate) use outgoing::OutgoingFrames;
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +58,11 @@ impl RequestAnswer {
 
     fn last(self) -> Self {
         Self { is_last: true, ..self }
+    }
+
+    /// The number of its bytes, without the header.
+    fn bytes(&self) -> usize {
+        self.result.as_ref().map_or(0, Vec::len)
     }
 }
 
@@ -115,7 +123,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
 
     /// Answers a frame: appends the events that come before the reply, and the reply. Dropping the future abandons a request: what it
     /// does may still take effect.
-    async fn answer(&mut self, frame: &[u8], out: &mut Vec<u8>) -> Result<(), ClosingReason> {
+    async fn answer(&mut self, frame: &[u8], out: &mut OutgoingFrames<'_>) -> Result<(), ClosingReason> {
         let began = Instant::now();
         self.node.stats.received.fetch_add(1, Relaxed);
         self.outbox.received.fetch_add(1, Relaxed);
@@ -128,12 +136,17 @@ impl<S: ZookeeperStore> ClientSession<S> {
             Err(_) => self.refusal(ErrorCode::Marshalling),
         };
 
+        out.count_made(answer.bytes())?;
         self.put_answer(header, answer, began, out).await
     }
 
     /// Answers the first of some requests that have arrived together, or as many writes as can be under way at the same time. Returns how
     /// many; otherwise as [`Self::answer`].
-    pub(crate) async fn answer_some(&mut self, frames: &[BytesMut], out: &mut Vec<u8>) -> Result<usize, ClosingReason> {
+    pub(crate) async fn answer_some(
+        &mut self,
+        frames: &[BytesMut],
+        out: &mut OutgoingFrames<'_>,
+    ) -> Result<usize, ClosingReason> {
         let Some(first) = frames.first() else { return Ok(0) };
         match self.read_writes(frames) {
             Some(writes) if writes.len() > 1 => self.answer_together(writes, out).await,
@@ -157,7 +170,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
     async fn answer_together(
         &mut self,
         writes: Vec<(RequestHeader, WriteOperation)>,
-        out: &mut Vec<u8>,
+        out: &mut OutgoingFrames<'_>,
     ) -> Result<usize, ClosingReason> {
         let began = Instant::now();
         self.node.store.note_alive(self.attached);
@@ -165,23 +178,26 @@ impl<S: ZookeeperStore> ClientSession<S> {
         let caller = self.caller();
         let outcomes = execute_each(&self.context(&caller), &writes).await;
 
-        let answered = outcomes.len();
-        for ((header, write), outcome) in headers.into_iter().zip(&writes).zip(outcomes) {
+        let answer = |(write, outcome)| self.write_answer(outcome, std::slice::from_ref(write), false);
+        let answers: Vec<_> = writes.iter().zip(outcomes).map(answer).collect();
+        out.count_made(answers.iter().flatten().map(RequestAnswer::bytes).sum())?;
+
+        let answered = answers.len();
+        for (header, answer) in headers.into_iter().zip(answers) {
             self.node.stats.received.fetch_add(1, Relaxed);
             self.outbox.received.fetch_add(1, Relaxed);
-            let answer = self.write_answer(outcome, std::slice::from_ref(write), false)?;
-            self.put_answer(header, answer, began, out).await?;
+            self.put_answer(header, answer?, began, out).await?;
         }
         Ok(answered)
     }
 
-    /// Appends the events that come before the reply, and the reply.
+    /// Appends the events that come before the reply, and the reply. Its answer was counted.
     async fn put_answer(
         &mut self,
         header: RequestHeader,
         answer: RequestAnswer,
         began: Instant,
-        out: &mut Vec<u8>,
+        out: &mut OutgoingFrames<'_>,
     ) -> Result<(), ClosingReason> {
         let zxid = match answer.revision {
             Some(revision) => self.tell_until(revision, out).await?,
@@ -193,14 +209,14 @@ impl<S: ZookeeperStore> ClientSession<S> {
         }
 
         let result = answer.result.as_deref().map_err(|code| *code);
-        JuteWriter::put_reply(out, header.xid, i64::try_from(zxid).unwrap_or(i64::MAX), result);
+        out.put_reply(header.xid, i64::try_from(zxid).unwrap_or(i64::MAX), result);
         self.count_sent(1);
         self.node.stats.note_answer(header.opcode, began.elapsed());
         if answer.is_last { Err(ClosingReason::AfterReplies) } else { Ok(()) }
     }
 
     /// Appends the events up to a revision, which a reply is about to show. Returns what the reply shows: never less than one before.
-    async fn tell_until(&mut self, revision: u64, out: &mut Vec<u8>) -> Result<u64, ClosingReason> {
+    async fn tell_until(&mut self, revision: u64, out: &mut OutgoingFrames<'_>) -> Result<u64, ClosingReason> {
         self.last_told = self.last_told.max(revision);
         let told = self.node.hub.told_until(self.last_told);
         // Limit the wait, so that a feed that has stopped does not look like a slow answer for ever.
@@ -208,7 +224,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
         if !matches!(is_told, Ok(Ok(()))) {
             return Err(ClosingReason::AtOnce);
         }
-        self.count_sent(self.outbox.take_until(self.last_told, out));
+        self.count_sent(self.outbox.take_until(self.last_told, out.frames()));
         Ok(self.last_told)
     }
 

@@ -7,7 +7,7 @@ use tokio::{
 
 use super::{
     PATIENCE, Rig,
-    client::{connect_frame, drop_ref, write_create},
+    client::{Client, connect_frame, drop_ref, write_create},
     until,
 };
 use crate::wire::{JuteWriter, Opcode};
@@ -214,4 +214,27 @@ async fn requests_that_take_all_memory_end_their_connection() {
     assert_eq!(large.next().await, None);
     let mut small = rig.client().await;
     small.create("/a", b"", 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn answers_that_wait_for_the_events_before_them_count_as_replies() {
+    // One address may have half of it: one answer, and not two.
+    let rig = Rig::with(1, |options| options.replies_bytes_max = 300_000).await;
+    let mut writer = rig.client().await;
+    writer.create("/large", &[0; 100_000], 0).await.unwrap();
+    let mut readers = [rig.client().await, rig.client().await];
+
+    // The change is applied, and not told: answers that show it wait.
+    rig.cluster.set_silent(0, true);
+    writer.send(Opcode::CREATE, |out| write_create(out, "/other", b"", 0)).await;
+    until("it is written", || rig.cluster.stored(b"zookeeper\0other").is_some()).await;
+    for reader in &mut readers {
+        reader.send(Opcode::GET_DATA, |out| drop_ref(out.string("/large").bool(false))).await;
+    }
+    until("one of them has no room", || rig.ports[0].stats().connections == 2).await;
+    rig.cluster.set_silent(0, false);
+
+    let [first, second] = readers.each_mut().map(Client::next);
+    let answered = [first.await.is_some(), second.await.is_some()];
+    assert_eq!(answered.iter().filter(|is_answered| **is_answered).count(), 1, "{answered:?}");
 }
