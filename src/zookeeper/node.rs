@@ -117,7 +117,7 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
                 Ok(mut feed) => {
                     self.hub.begin(feed.after);
                     while let Some(step) = feed.steps.recv().await {
-                        self.hub.tell(&step);
+                        self.hub.tell(&step, &|caller, key| self.store.may_read(caller, key));
                     }
                     tracing::debug!("the feed of applied changes has ended: the connections of this node are closed");
                     self.hub.end();

@@ -392,7 +392,7 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
     fn applied<T>(&self, look: impl FnOnce(&dyn AppliedZnodes) -> T) -> T;
 
     /// Whether the policy lets the caller read the entry of a key, and the children of the node whose entry it is. Asked for each read of
-    /// [`applied`](Self::applied) on behalf of a client, so it answers at once.
+    /// [`applied`](Self::applied) on behalf of a client, and for each event of a client, so it answers at once.
     fn may_read(&self, caller: &ZookeeperCaller, key: &[u8]) -> bool;
 
     /// Waits until this node has applied everything that was acknowledged anywhere before the call. Returns the revision.

@@ -12,7 +12,7 @@ use crate::{
     AttachOutcome, SessionStart, ZookeeperCaller, ZookeeperStore, ZookeeperStoreError,
     node::ZookeeperNode,
     tree::ClientIdentities,
-    watches::EventOutbox,
+    watches::{EventOutbox, WatchingClient},
     wire::{ConnectAnswer, ConnectRequest},
     writes::ensure_root,
 };
@@ -76,7 +76,8 @@ pub(crate) async fn greet<S: ZookeeperStore>(
     outbox.sent.store(1, Relaxed);
     let ended = |_| ZookeeperStoreError::NotExecuted("this node has lost the feed of its changes".to_owned());
     let identities = Arc::new(ClientIdentities::new(address.ip(), identity.clone()));
-    let id = node.hub.register(start.attached, &outbox, &identities).map_err(ended)?;
+    let client = WatchingClient { identities: Arc::clone(&identities), caller };
+    let id = node.hub.register(start.attached, &outbox, client).map_err(ended)?;
     let answer = ConnectAnswer {
         timeout_ms: i32::try_from(start.ttl_ms).unwrap_or(i32::MAX),
         session: i64::try_from(start.attached.session).unwrap_or_default(),

@@ -24,7 +24,7 @@ use crate::{
     CloseOutcome, NumberedSession, ZookeeperCaller, ZookeeperIdentity, ZookeeperStore, ZookeeperStoreError,
     node::ZookeeperNode,
     tree::ClientIdentities,
-    watches::{EventOutbox, WatcherId},
+    watches::{EventOutbox, WatcherId, WatchingClient},
     wire::{ClientRequest, ErrorCode, JuteWriter, RequestHeader, WriteOperation},
     writes::{WriteContext, WriteOutcome, execute, execute_each},
 };
@@ -344,7 +344,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
         if let Err(code) = Arc::make_mut(&mut self.identities).add_digest(credentials) {
             return Ok(Err(code));
         }
-        self.node.hub.set_identities(self.id, &self.identities);
+        self.note_client();
         // The user may be one of the policy's, too. A certificate is the stronger proof, and stays.
         if self.identity.is_none()
             && let Some((user, password)) = credentials.split_once(':')
@@ -357,10 +357,17 @@ impl<S: ZookeeperStore> ClientSession<S> {
             })?;
             if let Some(proof) = proof {
                 self.note_proof(proof);
+                self.note_client();
                 self.own_session().await?;
             }
         }
         Ok(Ok(()))
+    }
+
+    /// Events are for whom the client has proven to be.
+    fn note_client(&self) {
+        let client = WatchingClient { identities: Arc::clone(&self.identities), caller: self.caller() };
+        self.node.hub.set_client(self.id, client);
     }
 
     /// The session belongs to the identity that was proven. Without an answer the client comes back, and proves itself again.

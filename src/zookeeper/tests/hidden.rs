@@ -127,3 +127,20 @@ async fn what_a_client_proves_after_it_has_set_a_watch_counts_when_the_watch_fir
     create_with(&mut writer, "/own", &own()).await.unwrap();
     assert_eq!(events(&mut watcher).await, [event(CREATED, "/own")]);
 }
+
+#[tokio::test]
+async fn what_the_policy_has_come_to_forbid_is_not_told() {
+    let rig = Rig::new(1).await;
+    let mut owner = rig.client().await;
+    let mut watcher = rig.client().await;
+    for path in ["/hidden", "/open"] {
+        owner.create(path, b"", 1).await.unwrap();
+    }
+    add_watch(&mut watcher, "/", 1).await;
+    watcher.get("/hidden", true).await.unwrap();
+
+    rig.cluster.forbid("hidden");
+    rig.cluster.expire(owner.session());
+    assert_eq!(events(&mut watcher).await, [event(DELETED, "/open")]);
+    assert_eq!(rig.ports[0].stats().watches, 1, "the one that stays");
+}

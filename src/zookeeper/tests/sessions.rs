@@ -11,8 +11,7 @@ use super::{
 };
 use crate::{
     AppliedStep, NumberedSession,
-    tree::ClientIdentities,
-    watches::{EventOutbox, WatchHub, WatchLimits},
+    watches::{EventOutbox, WatchHub, WatchLimits, WatchingClient},
     wire::Opcode,
 };
 
@@ -314,12 +313,12 @@ fn of_two_connections_of_a_session_the_later_attachment_stays() {
     let outbox = || Arc::new(EventOutbox::new("127.0.0.1:1".parse().unwrap(), 1));
     let earlier = outbox();
     let later = outbox();
-    let nobody = Arc::new(ClientIdentities::new([127, 0, 0, 1].into(), None));
-    let last = hub.register(NumberedSession { session: 7, number: 2 }, &later, &nobody).unwrap();
-    let first = hub.register(NumberedSession { session: 7, number: 1 }, &earlier, &nobody).unwrap();
+    let stranger = || WatchingClient::stranger("127.0.0.1:1".parse().unwrap());
+    let last = hub.register(NumberedSession { session: 7, number: 2 }, &later, stranger()).unwrap();
+    let first = hub.register(NumberedSession { session: 7, number: 1 }, &earlier, stranger()).unwrap();
     assert!(earlier.kill.is_cancelled() && !later.kill.is_cancelled());
     hub.forget(first);
-    hub.tell(&AppliedStep { revision: 1, over: vec![7], ..AppliedStep::default() });
+    hub.tell(&AppliedStep { revision: 1, over: vec![7], ..AppliedStep::default() }, &|_, _| true);
     assert!(later.is_over(), "it is told that its session is over");
     hub.forget(last);
 }

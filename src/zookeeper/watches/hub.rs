@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{EventOutbox, WatchClass, WatchLimits, WatchTable, WatcherId};
 use crate::{
-    AppliedStep, NumberedSession, ZookeeperChange, ZookeeperChangeKind,
+    AppliedStep, NumberedSession, ZookeeperCaller, ZookeeperChange, ZookeeperChangeKind,
     tree::{ClientIdentities, ZnodePath, ZnodeValue},
     wire::permissions,
 };
@@ -42,9 +42,20 @@ pub(crate) struct HubEnded;
 struct RegisteredConnection {
     attached: NumberedSession,
     outbox: Arc<EventOutbox>,
-    /// Who its client is for access lists.
-    identities: Arc<ClientIdentities>,
+    client: WatchingClient,
 }
+
+/// Who watches.
+#[derive(Clone, Debug)]
+pub(crate) struct WatchingClient {
+    /// Who the client is for access lists.
+    pub(crate) identities: Arc<ClientIdentities>,
+    /// Who the client is for the policy of the store.
+    pub(crate) caller: ZookeeperCaller,
+}
+
+/// Whether the policy lets a caller read the entry of a key: see [`may_read`](crate::ZookeeperStore::may_read).
+type ReadPolicy<'a> = &'a dyn Fn(&ZookeeperCaller, &[u8]) -> bool;
 
 #[derive(Debug)]
 struct HubState {
@@ -71,6 +82,16 @@ pub(crate) struct WatchHub {
     has_leaving: Notify,
     /// Some of the watches that were left are gone.
     cleared: Notify,
+}
+
+#[cfg(test)]
+impl WatchingClient {
+    /// Somebody who has proven nothing.
+    pub(crate) fn stranger(address: std::net::SocketAddr) -> Self {
+        let deadline = tokio::time::Instant::now();
+        let caller = ZookeeperCaller { identity: None, address, deadline, is_port: false };
+        Self { identities: Arc::new(ClientIdentities::new(address.ip(), None)), caller }
+    }
 }
 
 impl WatchHub {
@@ -161,7 +182,7 @@ impl WatchHub {
         &self,
         attached: NumberedSession,
         outbox: &Arc<EventOutbox>,
-        identities: &Arc<ClientIdentities>,
+        client: WatchingClient,
     ) -> Result<WatcherId, HubEnded> {
         let id = WatcherId(self.last_connection.fetch_add(1, Relaxed) + 1);
         let mut state = self.state();
@@ -177,16 +198,14 @@ impl WatchHub {
             state.sessions.insert(attached.session, id);
         }
         state.watches.register(id, outbox.address.ip());
-        let connection =
-            RegisteredConnection { attached, outbox: Arc::clone(outbox), identities: Arc::clone(identities) };
-        state.connections.insert(id, connection);
+        state.connections.insert(id, RegisteredConnection { attached, outbox: Arc::clone(outbox), client });
         Ok(id)
     }
 
     /// The client of a connection has proven a further identity. Changes that are told from now on are told for all of them.
-    pub(crate) fn set_identities(&self, id: WatcherId, identities: &Arc<ClientIdentities>) {
+    pub(crate) fn set_client(&self, id: WatcherId, client: WatchingClient) {
         if let Some(connection) = self.state().connections.get_mut(&id) {
-            connection.identities = Arc::clone(identities);
+            connection.client = client;
         }
     }
 
@@ -271,14 +290,14 @@ impl WatchHub {
         state.connections.values().map(|known| (known.attached, Arc::clone(&known.outbox))).collect()
     }
 
-    /// Makes events of a step of the feed.
-    pub(crate) fn tell(&self, step: &AppliedStep) {
+    /// Makes events of a step of the feed, for those whom the policy lets read the nodes.
+    pub(crate) fn tell(&self, step: &AppliedStep, policy: ReadPolicy<'_>) {
         let mut state = self.state();
         let mut reached = BTreeSet::new();
         for change in &step.changes {
             // Other entries below the prefix are no nodes.
             if let Some(path) = ZnodePath::from_key(&change.key) {
-                state.tell_change(change, &path, &mut reached);
+                state.tell_change(change, &path, policy, &mut reached);
             }
         }
         for attached in &step.attached {
@@ -328,10 +347,17 @@ impl HubState {
     }
 
     /// Puts the events of a change into outboxes, whose connections are added to `reached`.
-    fn tell_change(&mut self, change: &ZookeeperChange, path: &ZnodePath, reached: &mut BTreeSet<WatcherId>) {
+    fn tell_change(
+        &mut self,
+        change: &ZookeeperChange,
+        path: &ZnodePath,
+        policy: ReadPolicy<'_>,
+        reached: &mut BTreeSet<WatcherId>,
+    ) {
         let ZookeeperChange { revision, before, after, .. } = change;
         let mut tell = |classes: &[WatchClass], kind: i32, path: &ZnodePath, value: Option<&Arc<[u8]>>| {
-            reached.extend(self.tell_event(classes, kind, path, *revision, value));
+            let fired = self.watches.fire(classes, path, *revision);
+            reached.extend(self.tell_event(fired, MadeEvent { kind, path, revision: *revision, value }, policy));
         };
 
         // The end of a node is for those who could read it by its last access list.
@@ -358,33 +384,41 @@ impl HubState {
         }
     }
 
-    /// Fires watches: one event for each connection, however many of its watches fire. As with ZooKeeper since 3.8.4 and 3.9.2
-    /// (CVE-2024-23944), a client that may not read the node is told nothing, and its watch of one shot is gone all the same. `value` is
-    /// the node's; without one there is no access list. Returns the connections that have an event.
+    /// Sends an event to the connections whose watches have fired: one for each, however many of its watches did. As with ZooKeeper since
+    /// 3.8.4 and 3.9.2 (CVE-2024-23944), a client that may not read the node is told nothing, and its watch of one shot is gone all the
+    /// same. Returns the connections that have it.
     fn tell_event(
-        &mut self,
-        classes: &[WatchClass],
-        kind: i32,
-        path: &ZnodePath,
-        revision: u64,
-        value: Option<&Arc<[u8]>>,
+        &self,
+        mut fired: BTreeSet<WatcherId>,
+        event: MadeEvent<'_>,
+        policy: ReadPolicy<'_>,
     ) -> BTreeSet<WatcherId> {
-        let mut fired = self.watches.fire(classes, path, revision);
         if fired.is_empty() {
             return fired;
         }
 
+        let MadeEvent { kind, path, revision, value } = event;
         let acl = value.map(|value| ZnodeValue::decode(value).acl).unwrap_or_default();
+        let key = path.key();
         fired.retain(|id| {
-            let Some(connection) = self.connections.get(id) else { return false };
-            let is_told = connection.identities.is_allowed(&acl, permissions::READ);
+            let Some(RegisteredConnection { outbox, client, .. }) = self.connections.get(id) else { return false };
+            let is_told = client.identities.is_allowed(&acl, permissions::READ) && policy(&client.caller, &key);
             if is_told {
-                connection.outbox.push(revision, kind, &path.shared());
+                outbox.push(revision, kind, &path.shared());
             }
             is_told
         });
         fired
     }
+}
+
+/// An event that is told.
+struct MadeEvent<'a> {
+    kind: i32,
+    path: &'a ZnodePath,
+    revision: u64,
+    /// The value of the node, with its access list. Without one there is no list.
+    value: Option<&'a Arc<[u8]>>,
 }
 
 #[cfg(test)]
@@ -399,9 +433,8 @@ mod tests {
         hub.begin(6);
         let address = "127.0.0.1:1".parse().expect("an address");
         let outbox = Arc::new(EventOutbox::new(address, usize::MAX));
-        let nobody = Arc::new(ClientIdentities::new(address.ip(), None));
         let attached = NumberedSession { session: 1, number: 0 };
-        let id = hub.register(attached, &outbox, &nobody).expect("a feed");
+        let id = hub.register(attached, &outbox, WatchingClient::stranger(address)).expect("a feed");
         (hub, outbox, id)
     }
 
@@ -437,7 +470,7 @@ mod tests {
         let waker = Waker::from(Arc::clone(&sleeping));
         let mut arrived = pin!(outbox.arrived.notified());
         assert_eq!(arrived.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
-        sleeping.hub.tell(&step(7, &path));
+        sleeping.hub.tell(&step(7, &path), &|_, _| true);
         assert_eq!(*sleeping.told.lock().expect("no panic"), [7]);
         assert_eq!(outbox.take_until(7, &mut Vec::new()), 1);
     }
@@ -467,7 +500,7 @@ mod tests {
 
         assert!(more.as_mut().poll(&mut context).is_ready());
         for (revision, path) in (7..).zip(&paths) {
-            hub.tell(&step(revision, path));
+            hub.tell(&step(revision, path), &|_, _| true);
         }
         assert_eq!(outbox.take_until(u64::MAX, &mut Vec::new()), 0);
         assert!(clearing.as_mut().poll(&mut context).is_pending());

@@ -17,6 +17,6 @@ mod hub;
 mod outbox;
 mod table;
 
-pub(crate) use hub::{MissedChange, WatchHub};
+pub(crate) use hub::{MissedChange, WatchHub, WatchingClient};
 pub(crate) use outbox::EventOutbox;
 pub(crate) use table::{WatchClass, WatchLimitReached, WatchLimits, WatchTable, WatcherId};
