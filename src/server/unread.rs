@@ -50,6 +50,7 @@ pub(super) use self::budgets::UnreadAnswerLimits;
 use self::{
     accounts::Accounts,
     budgets::{Account, ByteBudget},
+    chunks::counted,
     limited::AnsweredCall,
 };
 use super::api::Error;
@@ -237,7 +238,7 @@ impl HeldAnswer {
         }
         if self.rest.is_empty() {
             match ready!(self.source.poll(context))? {
-                Yielded::Data(data) => match self.take_in(data.len()) {
+                Yielded::Data(data) => match self.take_in(counted(data.len())) {
                     Ok(()) => self.rest = data,
                     Err(why) => {
                         self.source = AnswerSource::Over;
@@ -256,11 +257,11 @@ impl HeldAnswer {
     fn next_chunk(&mut self) -> Bytes {
         let next = self.rest.split_to(self.rest.len().min(CHUNK));
         if self.rest.is_empty() {
-            let freed = self.counted - self.ahead.len();
-            self.counted = self.ahead.len();
-            self.account.give_back(freed - next.len());
+            let left = counted(self.ahead.len());
+            let freed = std::mem::replace(&mut self.counted, left) - left;
+            self.account.give_back(freed - counted(next.len()));
         } else {
-            self.account.take_anyway(next.len());
+            self.account.take_anyway(counted(next.len()));
         }
         chunks::taken(&next, &self.account)
     }
@@ -271,8 +272,9 @@ impl HeldAnswer {
             Poll::Pending => false,
             Poll::Ready(Ok(Yielded::Data(data))) => {
                 // These data exist already. They are refused, if at all, when the transport asks for them.
-                self.account.take_anyway(data.len());
-                self.counted += data.len();
+                let bytes = counted(data.len());
+                self.account.take_anyway(bytes);
+                self.counted += bytes;
                 self.ahead = data;
                 false
             }
@@ -522,6 +524,17 @@ mod tests {
         drop(others);
         assert_eq!((waiting(&unread), &first[..]), (CHUNK, &[7; CHUNK][..]));
         drop(first);
+        assert_eq!(waiting(&unread), 0);
+    }
+
+    #[test]
+    fn a_small_chunk_counts_as_what_the_transport_needs_for_it() {
+        let unread = UnreadLayer::new(LIMITS);
+        let (mut answer, _) = answer(&unread, 1, [data(3), data(CHUNK + 1), data(0), end()]);
+        let chunks = [(); 4].map(|()| next(&mut answer).and_then(|frame| frame.into_data().ok()).expect("a chunk"));
+        assert_eq!(chunks.each_ref().map(Bytes::len), [3, CHUNK, 1, 0]);
+        assert_eq!(waiting(&unread), chunks::LEAST + CHUNK + chunks::LEAST);
+        drop((answer, chunks));
         assert_eq!(waiting(&unread), 0);
     }
 

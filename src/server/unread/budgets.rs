@@ -131,6 +131,10 @@ impl Account {
     }
 
     pub(super) fn give_back(&self, bytes: usize) {
+        // Most answers are one chunk, which goes on to count for what its buffer counted for.
+        if bytes == 0 {
+            return;
+        }
         self.budgets.iter().for_each(|budget| budget.give_back(bytes));
     }
 
