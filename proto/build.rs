@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     tonic_prost_build::configure()
         .build_server(env::var_os("CARGO_FEATURE_SERVER").is_some())
+        .codec_path("crate::codec::CountingCodec")
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -19,6 +19,8 @@
 
 #![allow(missing_docs, reason = "generated code: what the .proto files explain is carried over, the rest is not")]
 
+pub mod codec;
+
 /// The public API, `lockkeeper.v1`.
 pub mod v1 {
     tonic::include_proto!("lockkeeper.v1");
