@@ -1,5 +1,6 @@
 //! Calls that are opened and then left idle.
 
+use bytes::Bytes;
 use http::Request;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use tonic::{Code, Status};
@@ -17,7 +18,7 @@ const HEADERS_ONLY: usize = 16_000;
 /// Streams with one request each that are left open.
 const SMALL_LEFT: usize = 1_000;
 const FULL_LEFT: usize = 10_000;
-/// Calls without a message whose client waits for an answer.
+/// Calls that are not finished, and whose client waits for an answer.
 const PATIENT: usize = 32;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,15 +49,18 @@ async fn too_many_calls_without_a_message_close_their_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_without_a_message_get_an_error_and_idle_streams_stay_within_limits() {
     let mut stage = Stage::open(Descriptors::AsTheyAre).await;
-    for status in stage.survives("calls without a message", nothing_said).await {
-        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-        assert!(status.message().contains("no message arrived"), "{status}");
+    for said in [&[][..], EMPTY_MESSAGE] {
+        let unfinished = async |stage: &Stage| unfinished(stage, said).await;
+        for status in stage.survives("calls without a message, or without an end", unfinished).await {
+            assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+            assert!(status.message().contains("no message arrived"), "{status}");
+        }
     }
     stage.survives("streams opened and left", opened_and_left).await;
 }
 
-/// The statuses of calls without a message.
-async fn nothing_said(stage: &Stage) -> Vec<Status> {
+/// The statuses of calls that say no more than this, and do not end.
+async fn unfinished(stage: &Stage, said: &'static [u8]) -> Vec<Status> {
     let stream = TcpStream::connect(stage.leader().await).await.expect("it serves");
     let (mut client, connection) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");
     tokio::spawn(connection);
@@ -65,7 +69,11 @@ async fn nothing_said(stage: &Stage) -> Vec<Status> {
         client = client.ready().await.expect("it is open");
         let request = Request::post("http://node/lockkeeper.v1.Locks/Get").header("te", "trailers");
         let request = request.header("content-type", "application/grpc").body(()).expect("a request");
-        calls.push(client.send_request(request, false).expect("a stream"));
+        let (answer, mut stream) = client.send_request(request, false).expect("a stream");
+        if !said.is_empty() {
+            stream.send_data(Bytes::from_static(said), false).expect("it is open");
+        }
+        calls.push((answer, stream));
     }
     let mut told = Vec::new();
     for (answer, _stream) in calls {

@@ -134,7 +134,8 @@ impl Services {
 /// Serves `lockkeeper.v1` on a backend.
 fn sessions_and_locks<B: Backend + Clone>(backend: B) -> (SessionsServer<Adapter<B>>, LocksServer<Adapter<B>>) {
     let adapter = Adapter::new(backend);
-    let sessions = SessionsServer::new(adapter.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    // Renewals are a stream, whose messages the port does not limit.
+    let sessions = SessionsServer::new(adapter.clone()).max_decoding_message_size(SHORT_BYTES_MAX);
     (sessions, LocksServer::new(adapter).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }
 
