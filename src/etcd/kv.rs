@@ -108,9 +108,10 @@ impl<S: EtcdStore> Etcd<S> {
         let mut whole = DeleteRangeResponse::default();
         loop {
             // Half of the limit, because others may add keys in the meantime.
+            let told = failure_of_part(whole.deleted > 0);
             let page =
                 self.store.list(caller, KeyRange { from: from.clone(), to: to.clone() }, TXN_WRITES_MAX / 2, None);
-            let page = page.await?;
+            let page = page.await.map_err(|error| told(error.into()))?;
             let all = page.entries.len();
             let fitting = if request.prev_kv { fitting(&page.entries) } else { all };
             let is_last = !page.more && fitting == all;
@@ -124,7 +125,8 @@ impl<S: EtcdStore> Etcd<S> {
                 range_end: next.as_ref().map_or(request.range_end.clone(), |next| key::shown(next).to_vec()),
                 prev_kv: request.prev_kv,
             };
-            let (revision, answer) = self.one(caller, request_op::Request::RequestDeleteRange(part)).await?;
+            let deleted = self.one(caller, request_op::Request::RequestDeleteRange(part)).await;
+            let (revision, answer) = deleted.map_err(told)?;
             let Some(Answer::ResponseDeleteRange(answer)) = answer else {
                 return Err(Error::Other("no answer to a part".to_owned()));
             };
@@ -137,6 +139,11 @@ impl<S: EtcdStore> Etcd<S> {
             from = next;
         }
     }
+}
+
+/// What the client is told of a part that failed. If an earlier one has deleted some keys, the error must not say that nothing happened.
+fn failure_of_part(has_deleted: bool) -> impl Fn(Error) -> Error {
+    move |error| if has_deleted && !error.may_have_taken_effect() { Error::TimedOut } else { error }
 }
 
 /// How many of these entries one transaction can delete and show, of which there is at least one. They take half of its room: others may

@@ -1,6 +1,8 @@
 //! Reads, puts, deletes and compaction.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::sleep;
 
 use super::*;
 use crate::{
@@ -122,6 +124,29 @@ async fn more_keys_than_one_transaction_may_delete_are_deleted_in_parts() {
     let all = kv.delete_range(delete("k")).await.unwrap().into_inner();
     assert_eq!(all.deleted, 1200);
     assert_eq!(kv.range(prefix("k")).await.unwrap().into_inner().count, 0);
+}
+
+/// The parts before it have deleted some keys, so the client must not be told that nothing happened.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_fails_after_a_part_may_have_taken_effect() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    for n in 0..1030 {
+        kv.put(put(&format!("many/{n}"), "")).await.unwrap();
+    }
+
+    // Each part begins with a read of a second: the leader is lost within the second one.
+    api.store.read_slowly(Duration::from_secs(1));
+    let losing = async {
+        sleep(Duration::from_millis(1500)).await;
+        api.store.be_leaderless(true);
+    };
+    let (deleted, ()) = tokio::join!(kv.delete_range(delete("many/")), losing);
+    assert_eq!(shown(&deleted.unwrap_err()), "14 etcdserver: request timed out");
+
+    api.store.be_leaderless(false);
+    api.store.read_slowly(Duration::ZERO);
+    assert!((1..1030).contains(&kv.range(prefix("many/")).await.unwrap().into_inner().count));
 }
 
 #[tokio::test]

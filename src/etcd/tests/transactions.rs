@@ -8,7 +8,7 @@ use tonic::codegen::Service as _;
 
 use super::*;
 use crate::proto::etcdserverpb::{
-    LeaseGrantRequest, ResponseOp, TxnResponse,
+    LeaseGrantRequest, PutResponse, ResponseOp, TxnResponse,
     range_request::{SortOrder, SortTarget},
     response_op::Response,
 };
@@ -287,6 +287,57 @@ async fn a_transaction_that_has_written_shows_the_past_that_is_forgotten_meanwhi
     let error = kv.txn(TxnRequest { success, ..Default::default() }).await.unwrap_err();
     assert_eq!(shown(&error), "11 etcdserver: mvcc: required revision has been compacted");
     assert_eq!(kv.range(prefix("b")).await.unwrap().into_inner().kvs[0].version, 1);
+}
+
+/// More writes than the store's transaction can show the former entries of.
+fn crowd(write: impl Fn(&str) -> RequestOp) -> TxnRequest {
+    let writes = |first: usize| (first..first + 70).map(|n| write(&format!("k{n:03}"))).collect();
+    let inner = |first| operation(TxnRequest { success: writes(first), ..Default::default() });
+    TxnRequest { success: vec![inner(0), inner(70)], ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_crowded_transaction_that_has_written_shows_what_it_has_replaced() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    commit(&mut kv, crowd(|key| operation(put(key, key)))).await;
+
+    // What was before the commit is forgotten right after it.
+    api.store.forget_past();
+    let puts = crowd(|key| operation(PutRequest { prev_kv: true, ..put(key, "new") }));
+    let answer = commit(&mut kv, puts).await;
+    for response in answer.responses.iter().flat_map(|response| &inner(response).responses) {
+        let Some(Response::ResponsePut(PutResponse { prev_kv: Some(before), .. })) = &response.response else {
+            panic!("{response:?}")
+        };
+        assert_eq!(before.key, before.value);
+    }
+
+    api.store.forget_past();
+    let delete = |key: &str| operation(DeleteRangeRequest { prev_kv: true, key: key.into(), ..Default::default() });
+    let mut deletes = crowd(delete);
+    deletes.success.push(delete("k000"));
+    let answer = commit(&mut kv, deletes).await;
+    let (last, inners) = answer.responses.split_last().expect("three");
+    for response in inners.iter().flat_map(|response| &inner(response).responses) {
+        let Some(Response::ResponseDeleteRange(answer)) = &response.response else { panic!() };
+        assert_eq!((answer.deleted, &answer.prev_kvs[0].value[..]), (1, &b"new"[..]));
+    }
+    let Some(Response::ResponseDeleteRange(again)) = &last.response else { panic!() };
+    assert_eq!((again.deleted, again.prev_kvs.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_crowded_transaction_that_would_show_too_much_writes_nothing() {
+    let mut kv = Api::new().kv();
+    let large = "x".repeat(300 << 10);
+    for n in 0..14 {
+        kv.put(put(&format!("k{n:03}"), &large)).await.unwrap();
+    }
+    let puts = crowd(|key| operation(PutRequest { prev_kv: true, ..put(key, "new") }));
+    let error = kv.txn(puts).await.unwrap_err();
+    assert_eq!(error.code(), tonic::Code::ResourceExhausted, "{error}");
+    assert_eq!(kv.range(prefix("k")).await.unwrap().into_inner().kvs[0].version, 1);
 }
 
 #[tokio::test]

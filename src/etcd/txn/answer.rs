@@ -1,18 +1,17 @@
 //! The answers to the operations of a branch that ran.
+//!
+//! All that they show is at hand when the transaction is committed: nothing is read here, and nothing can fail.
 
-use futures::future::BoxFuture;
-use lockkeeper_machine::{Committed, Revision, Selected, TxnOperation, TxnResult};
+use std::{collections::BTreeMap, sync::Arc};
 
-use super::compile::{Branch, BranchStep};
+use lockkeeper_machine::{Committed, Entry, Key, Revision, Selected, TxnOperation, TxnResult};
+
+use super::compile::{Branch, BranchStep, FormerEntry};
 use crate::{
-    Etcd, EtcdStore,
-    error::Error,
     header::{inner_header, key_value},
-    key,
     proto::{
         etcdserverpb::{
-            DeleteRangeRequest, DeleteRangeResponse, PutResponse, RangeResponse, ResponseOp, TxnResponse,
-            response_op::Response,
+            DeleteRangeResponse, PutResponse, RangeResponse, ResponseOp, TxnResponse, response_op::Response,
         },
         mvccpb::KeyValue,
     },
@@ -20,121 +19,68 @@ use crate::{
 };
 
 /// A branch that ran, and its results.
-struct BranchOutcome<'a> {
-    branch: &'a Branch<'a>,
-    committed: &'a Committed,
+pub(super) struct BranchOutcome<'a> {
+    pub(super) branch: &'a Branch<'a>,
+    pub(super) committed: &'a Committed,
     /// What the branch has read of the past.
-    past: Vec<RangeResponse>,
-}
-
-impl<S: EtcdStore> Etcd<S> {
-    /// Returns the revision of a branch that ran, and the answer.
-    pub(super) async fn answer(
-        &self,
-        caller: &S::Caller,
-        branch: &Branch<'_>,
-        committed: &Committed,
-        past: Vec<RangeResponse>,
-    ) -> Result<(Revision, TxnResponse), Error> {
-        let outcome = BranchOutcome { branch, committed, past };
-        let responses = self.responses(caller, &outcome, &branch.steps).await?;
-        Ok((committed.revision, TxnResponse { header: None, succeeded: committed.succeeded, responses }))
-    }
-
-    fn responses<'a>(
-        &'a self,
-        caller: &'a S::Caller,
-        outcome: &'a BranchOutcome<'a>,
-        steps: &'a [BranchStep<'a>],
-    ) -> BoxFuture<'a, Result<Vec<ResponseOp>, Error>> {
-        // Boxed, since a transaction may be in another one.
-        Box::pin(async move {
-            let mut responses = Vec::with_capacity(steps.len());
-            for step in steps {
-                let response = self.response(caller, outcome, step).await?;
-                responses.push(ResponseOp { response: Some(response) });
-            }
-            Ok(responses)
-        })
-    }
-
-    async fn response(
-        &self,
-        caller: &S::Caller,
-        outcome: &BranchOutcome<'_>,
-        step: &BranchStep<'_>,
-    ) -> Result<Response, Error> {
-        let header = inner_header(outcome.committed.revision);
-
-        Ok(match step {
-            BranchStep::Past { place } => {
-                let answer = outcome.past.get(*place).cloned().unwrap_or_default();
-                Response::ResponseRange(RangeResponse { header, ..answer })
-            }
-            BranchStep::Range { place } => {
-                let answer = range::answer(outcome.selected(*place));
-                Response::ResponseRange(RangeResponse { header, ..answer })
-            }
-            BranchStep::Put { request, before } => {
-                let prev_kv = self.former(caller, outcome, request.prev_kv, &request.key, *before).await?;
-                Response::ResponsePut(PutResponse { header, prev_kv })
-            }
-            BranchStep::Delete { request, place, before } => {
-                let deleted = i64::try_from(outcome.deleted(*place)).unwrap_or(i64::MAX);
-                let prev_kvs = self.former_entries(caller, outcome, request, deleted > 0, *before).await?;
-                Response::ResponseDeleteRange(DeleteRangeResponse { header, deleted, prev_kvs })
-            }
-            BranchStep::Txn { succeeded, steps } => {
-                let responses = self.responses(caller, outcome, steps).await?;
-                Response::ResponseTxn(TxnResponse { header, succeeded: *succeeded, responses })
-            }
-        })
-    }
-
-    /// The entries that a deletion deleted, if the client asks for them.
-    async fn former_entries(
-        &self,
-        caller: &S::Caller,
-        outcome: &BranchOutcome<'_>,
-        request: &DeleteRangeRequest,
-        has_deleted: bool,
-        place: Option<usize>,
-    ) -> Result<Vec<KeyValue>, Error> {
-        if !request.range_end.is_empty() {
-            return Ok(place.map(|place| outcome.shown(place)).unwrap_or_default());
-        }
-
-        // A deletion of nothing has nothing to show, so the history is not asked.
-        let is_wanted = request.prev_kv && has_deleted;
-        let former = self.former(caller, outcome, is_wanted, &request.key, place).await?;
-        Ok(former.into_iter().collect())
-    }
-
-    /// The entry of a key before its write: the one that the operation at this place shows, or else that of the history.
-    async fn former(
-        &self,
-        caller: &S::Caller,
-        outcome: &BranchOutcome<'_>,
-        is_wanted: bool,
-        key: &[u8],
-        place: Option<usize>,
-    ) -> Result<Option<KeyValue>, Error> {
-        if !is_wanted {
-            return Ok(None);
-        }
-        if let Some(place) = place {
-            return Ok(outcome.shown(place).pop());
-        }
-
-        let key = key::from_wire(key)?;
-        // All writes of a transaction have one revision: the state before is that of the revision below.
-        let before = Revision(outcome.committed.revision.0 - 1);
-        let found = self.store.get(caller, vec![key.clone()], Some(before)).await?;
-        Ok(found.entries.into_iter().flatten().next().map(|entry| key_value(&key, &entry)))
-    }
+    pub(super) past: Vec<RangeResponse>,
+    /// The entries that were read before the commit, those of [`Branch::former`] among them.
+    pub(super) read_before: &'a BTreeMap<Key, Option<Arc<Entry>>>,
 }
 
 impl BranchOutcome<'_> {
+    /// The revision of a branch that ran, and the answer.
+    pub(super) fn answer(&self) -> (Revision, TxnResponse) {
+        let Committed { revision, succeeded, .. } = *self.committed;
+        (revision, TxnResponse { header: None, succeeded, responses: self.responses(&self.branch.steps) })
+    }
+
+    fn responses(&self, steps: &[BranchStep]) -> Vec<ResponseOp> {
+        steps.iter().map(|step| ResponseOp { response: Some(self.response(step)) }).collect()
+    }
+
+    fn response(&self, step: &BranchStep) -> Response {
+        let header = inner_header(self.committed.revision);
+
+        match step {
+            BranchStep::Past { place } => {
+                let answer = self.past.get(*place).cloned().unwrap_or_default();
+                Response::ResponseRange(RangeResponse { header, ..answer })
+            }
+            BranchStep::Range { place } => {
+                let answer = range::answer(self.selected(*place));
+                Response::ResponseRange(RangeResponse { header, ..answer })
+            }
+            BranchStep::Put { before } => {
+                let prev_kv = self.former(before).pop();
+                Response::ResponsePut(PutResponse { header, prev_kv })
+            }
+            BranchStep::Delete { place, before } => {
+                let deleted = i64::try_from(self.deleted(*place)).unwrap_or(i64::MAX);
+                // A deletion of what an earlier one has deleted has nothing to show.
+                let prev_kvs = if deleted > 0 { self.former(before) } else { Vec::new() };
+                Response::ResponseDeleteRange(DeleteRangeResponse { header, deleted, prev_kvs })
+            }
+            BranchStep::Txn { succeeded, steps } => {
+                let responses = self.responses(steps);
+                Response::ResponseTxn(TxnResponse { header, succeeded: *succeeded, responses })
+            }
+        }
+    }
+
+    /// The entries before a write.
+    fn former(&self, before: &FormerEntry) -> Vec<KeyValue> {
+        match before {
+            FormerEntry::Unwanted => Vec::new(),
+            FormerEntry::Operation(place) => self.shown(*place),
+            // A transaction writes a key once, so the entry before the transaction is the one before the write.
+            FormerEntry::ReadBefore(key) => {
+                let entry = self.read_before.get(key).and_then(Option::as_deref);
+                entry.map(|entry| key_value(key, entry)).into_iter().collect()
+            }
+        }
+    }
+
     /// What the operation at this place selected.
     fn selected(&self, place: usize) -> Selected {
         match self.committed.results.get(place) {

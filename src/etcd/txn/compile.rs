@@ -13,7 +13,7 @@ use crate::{
     check::{RangeEnd, Ranges},
     error::Error,
     key,
-    proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
+    proto::etcdserverpb::{PutRequest, RangeRequest, TxnRequest, request_op::Request},
     range,
 };
 
@@ -61,7 +61,7 @@ impl<'a> Claims<'a> {
 }
 
 /// A step of a branch, and the places of the store's operations for it.
-pub(super) enum BranchStep<'a> {
+pub(super) enum BranchStep {
     /// A read of the past.
     Past {
         /// The place in [`Branch::past`].
@@ -71,19 +71,26 @@ pub(super) enum BranchStep<'a> {
         place: usize,
     },
     Put {
-        request: &'a PutRequest,
-        /// The operation that shows the former entry. Without one, the history shows it, if it is wanted.
-        before: Option<usize>,
+        before: FormerEntry,
     },
     Delete {
-        request: &'a DeleteRangeRequest,
         place: usize,
-        before: Option<usize>,
+        before: FormerEntry,
     },
     Txn {
         succeeded: bool,
         steps: Vec<Self>,
     },
+}
+
+/// Where the answer to a write finds the entries that it has replaced.
+pub(super) enum FormerEntry {
+    /// The client does not ask for them.
+    Unwanted,
+    /// The operation at this place shows them.
+    Operation(usize),
+    /// The entry of this key is read before the commit: see [`Branch::former`].
+    ReadBefore(Key),
 }
 
 /// A branch, compiled.
@@ -92,11 +99,13 @@ pub(super) struct Branch<'a> {
     pub(super) operations: Vec<TxnOperation>,
     /// Its reads of the past, which the store does not make in a transaction.
     pub(super) past: Vec<&'a RangeRequest>,
-    pub(super) steps: Vec<BranchStep<'a>>,
+    pub(super) steps: Vec<BranchStep>,
+    /// The keys whose entries are shown and do not fit into the transaction.
+    pub(super) former: BTreeSet<Key>,
     claimed: BTreeSet<LockName>,
     /// Operations of the client that were added, with those of inner transactions.
     added: usize,
-    /// Whether the former entries of single keys do not fit into the transaction, so that the history must show them.
+    /// Whether the former entries of single keys do not fit into the transaction, so that they are read before it.
     is_crowded: bool,
 }
 
@@ -105,7 +114,8 @@ impl<'a> Branch<'a> {
         let mut branch = Self::default();
         branch.steps = branch.add(claims, decided)?;
 
-        // The reads of former entries may be what exceeds the limit. Without them, the history is asked after the commit.
+        // The reads of former entries may be what exceeds the limit. Without them, they are read before the commit. After it, a read that
+        // fails, or an answer that is too large, would hide from the client that its writes took effect.
         if branch.operations.len() > TXN_OPERATIONS_BEFORE_CHILDREN_MAX {
             branch = Self { is_crowded: true, ..Self::default() };
             branch.steps = branch.add(claims, decided)?;
@@ -118,7 +128,7 @@ impl<'a> Branch<'a> {
         !self.operations.iter().all(|operation| matches!(operation, TxnOperation::Get(_) | TxnOperation::Select(_)))
     }
 
-    fn add(&mut self, claims: &Claims<'_>, decided: &[Decided<'a>]) -> Result<Vec<BranchStep<'a>>, Error> {
+    fn add(&mut self, claims: &Claims<'_>, decided: &[Decided<'a>]) -> Result<Vec<BranchStep>, Error> {
         let mut steps = Vec::with_capacity(decided.len());
         for operation in decided {
             // A request has room for hundreds of thousands, in transactions within transactions.
@@ -131,7 +141,7 @@ impl<'a> Branch<'a> {
         Ok(steps)
     }
 
-    fn add_step(&mut self, claims: &Claims<'_>, decided: &Decided<'a>) -> Result<BranchStep<'a>, Error> {
+    fn add_step(&mut self, claims: &Claims<'_>, decided: &Decided<'a>) -> Result<BranchStep, Error> {
         Ok(match decided {
             Decided::Range(request) if request.revision > 0 => {
                 self.past.push(request);
@@ -146,18 +156,22 @@ impl<'a> Branch<'a> {
                 let before = self.show(request.prev_kv, &request.key)?;
                 let put = self.put(claims, request, kept.as_deref())?;
                 self.push(TxnOperation::Put(put));
-                BranchStep::Put { request, before }
+                BranchStep::Put { before }
             }
             Decided::Delete(request) if request.range_end.is_empty() => {
                 let before = self.show(request.prev_kv, &request.key)?;
                 let place = self.push(TxnOperation::Delete(key::from_wire(&request.key)?));
-                BranchStep::Delete { request, place, before }
+                BranchStep::Delete { place, before }
             }
             Decided::Delete(request) => {
                 let range = key::range(&request.key, &request.range_end)?;
                 let all = Select { range: range.clone(), ..Select::default() };
-                let before = request.prev_kv.then(|| self.push(TxnOperation::Select(all)));
-                BranchStep::Delete { request, place: self.push(TxnOperation::DeleteRange(range)), before }
+                let before = if request.prev_kv {
+                    FormerEntry::Operation(self.push(TxnOperation::Select(all)))
+                } else {
+                    FormerEntry::Unwanted
+                };
+                BranchStep::Delete { place: self.push(TxnOperation::DeleteRange(range)), before }
             }
             Decided::Txn { succeeded, operations } => {
                 BranchStep::Txn { succeeded: *succeeded, steps: self.add(claims, operations)? }
@@ -171,10 +185,17 @@ impl<'a> Branch<'a> {
         self.operations.len() - 1
     }
 
-    /// Adds a read of a key, if it is wanted and fits.
-    fn show(&mut self, is_wanted: bool, key: &[u8]) -> Result<Option<usize>, Error> {
+    /// Adds a read of a key, if it is wanted: to the transaction, or to what is read before it.
+    fn show(&mut self, is_wanted: bool, key: &[u8]) -> Result<FormerEntry, Error> {
         let key = key::from_wire(key)?;
-        Ok((is_wanted && !self.is_crowded).then(|| self.push(TxnOperation::Get(key))))
+        if !is_wanted {
+            return Ok(FormerEntry::Unwanted);
+        }
+        if !self.is_crowded {
+            return Ok(FormerEntry::Operation(self.push(TxnOperation::Get(key))));
+        }
+        self.former.insert(key.clone());
+        Ok(FormerEntry::ReadBefore(key))
     }
 
     fn put(&mut self, claims: &Claims<'_>, request: &PutRequest, kept: Option<&Entry>) -> Result<Put, Error> {

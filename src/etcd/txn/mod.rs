@@ -8,6 +8,9 @@
 //! the first operation. What these branches do is committed on the condition that nothing that was read has changed; otherwise all of it
 //! happens again. Branches that write nothing are not committed: the answer shows the revision that was read.
 //!
+//! **What the answer shows is at hand, and has room in it, before the commit or by it.** A transaction that was committed is not answered
+//! by an error. So former entries that the store's transaction has no room for are read before it, and decide it like the others.
+//!
 //! | file | what it has |
 //! |---|---|
 //! | `analyze` | what a transaction needs: a decision, keys and ranges that decide it |
@@ -29,6 +32,7 @@ use tokio::time::timeout;
 
 use self::{
     analyze::{Deciding, needs_decision},
+    answer::BranchOutcome,
     compare::CompareCondition,
     compile::{Branch, Claims},
     decide::{Snapshot, decide, undecided},
@@ -84,7 +88,9 @@ impl<S: EtcdStore> Etcd<S> {
         let txn = Txn::new(compares, then.operations.clone(), otherwise.operations.clone()).map_err(invalid)?;
         let committed = self.store.commit(caller, txn).await?;
         let branch = if committed.succeeded { &then } else { &otherwise };
-        self.answer(caller, branch, &committed, Vec::new()).await
+        // Only transactions in transactions have more operations than the store's transaction has room for, and these are decided.
+        let read_before = &BTreeMap::new();
+        Ok(BranchOutcome { branch, committed: &committed, past: Vec::new(), read_before }.answer())
     }
 
     /// Reads, decides and commits. Returns `None` if one of the entries that were read has changed before the commit.
@@ -93,7 +99,7 @@ impl<S: EtcdStore> Etcd<S> {
         caller: &S::Caller,
         request: &TxnRequest,
     ) -> Result<Option<(Revision, TxnResponse)>, Error> {
-        let snapshot = self.read_deciding(caller, request).await?;
+        let mut snapshot = self.read_deciding(caller, request).await?;
         let (succeeded, operations) = decide(request, &snapshot)?;
 
         // The past is read before the commit: if it cannot be shown, the transaction fails and has written nothing.
@@ -105,8 +111,15 @@ impl<S: EtcdStore> Etcd<S> {
             // The time is not needed: no answer of etcd contains it.
             let now = Stamp::default();
             let failed = None;
-            let committed = Committed { succeeded, failed, revision: snapshot.revision, now, results };
-            return Ok(Some(self.answer(caller, &branch, &committed, past).await?));
+            let committed = &Committed { succeeded, failed, revision: snapshot.revision, now, results };
+            let outcome = BranchOutcome { branch: &branch, committed, past, read_before: &snapshot.entries };
+            return Ok(Some(outcome.answer()));
+        }
+
+        match self.read_former(caller, &branch, &mut snapshot, &mut room).await {
+            // Others write so much that this revision is forgotten already. The next attempt reads a later one.
+            Err(Error::Compacted) => return Ok(None),
+            read => read?,
         }
 
         let txn = Txn::new(snapshot.guards()?, branch.operations.clone(), Vec::new()).map_err(invalid)?;
@@ -116,8 +129,31 @@ impl<S: EtcdStore> Etcd<S> {
         }
 
         // The store says that the guards held; the client asks whether its own compares did.
-        let committed = Committed { succeeded, ..committed };
-        Ok(Some(self.answer(caller, &branch, &committed, past).await?))
+        let committed = &Committed { succeeded, ..committed };
+        let outcome = BranchOutcome { branch: &branch, committed, past, read_before: &snapshot.entries };
+        Ok(Some(outcome.answer()))
+    }
+
+    /// Adds the former entries that the transaction itself does not show to what was read. They must fit into the room.
+    async fn read_former(
+        &self,
+        caller: &S::Caller,
+        branch: &Branch<'_>,
+        snapshot: &mut Snapshot,
+        room: &mut AnswerRoom,
+    ) -> Result<(), Error> {
+        let keys: Vec<&Key> = branch.former.iter().collect();
+        for keys in keys.chunks(KEYS_AT_A_TIME) {
+            let keys: Vec<Key> = keys.iter().copied().cloned().collect();
+            let found = self.store.get(caller, keys.clone(), Some(snapshot.revision)).await?;
+
+            for (key, entry) in keys.into_iter().zip(found.entries) {
+                let bytes = entry.as_ref().map_or(0, |entry| key.as_bytes().len() + entry.value.as_bytes().len());
+                room.take(1, bytes)?;
+                snapshot.entries.insert(key, entry);
+            }
+        }
+        Ok(())
     }
 
     /// Runs the reads of the past. What they show must fit into the room.
