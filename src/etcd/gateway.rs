@@ -18,7 +18,7 @@ use axum::{
     response::Response as HttpResponse,
     routing::{MethodRouter, get, post},
 };
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures::{
     StreamExt as _,
     stream::{BoxStream, iter, unfold},
@@ -34,6 +34,7 @@ use crate::{
     call::{Etcd, requires_leader, unknown_service},
     key,
     maintenance::VERSION,
+    object_scan::ObjectScan,
     proto::{
         etcdserverpb::{
             LeaseKeepAliveRequest, WatchRequest, auth_server::Auth, cluster_server::Cluster, kv_server::Kv,
@@ -344,20 +345,21 @@ fn late() -> Status {
 struct JsonMessages {
     body: BodyDataStream,
     buffer: BytesMut,
+    /// The search for the end of the first message in the buffer.
+    scan: ObjectScan,
     has_ended: bool,
 }
 
 impl JsonMessages {
     fn from_body(body: Body) -> Self {
-        Self { body: body.into_data_stream(), buffer: BytesMut::new(), has_ended: false }
+        let scan = ObjectScan::default();
+        Self { body: body.into_data_stream(), buffer: BytesMut::new(), scan, has_ended: false }
     }
 
     /// The next message, if there are more. An error is the last item.
     async fn next<Q: DeserializeOwned>(&mut self) -> Option<Result<Q, Status>> {
-        // The buffered bytes may be a message, and so may each part that ends an object.
-        let mut may_be_whole = true;
         loop {
-            if may_be_whole && let Some(message) = self.take() {
+            if let Some(message) = self.take() {
                 return Some(message);
             }
             if self.has_ended {
@@ -369,31 +371,27 @@ impl JsonMessages {
                     if self.buffer.len() + bytes.len() > MESSAGE_BYTES_MAX {
                         return Some(Err(garbage(format!("a message has more than {MESSAGE_BYTES_MAX} bytes"))));
                     }
-                    may_be_whole = bytes.contains(&b'}');
                     self.buffer.extend_from_slice(&bytes);
                 }
                 Some(Err(error)) => {
                     let status = refusal_in(&error);
                     return Some(Err(status.unwrap_or_else(|| Status::cancelled("the body broke off"))));
                 }
-                None => (self.has_ended, may_be_whole) = (true, true),
+                None => self.has_ended = true,
             }
         }
     }
 
     /// Takes a message from the buffer, if one is there.
     fn take<Q: DeserializeOwned>(&mut self) -> Option<Result<Q, Status>> {
-        let mut messages = serde_json::Deserializer::from_slice(&self.buffer).into_iter();
-        match messages.next() {
-            None => None,
-            Some(Ok(message)) => {
-                let taken = messages.byte_offset();
-                self.buffer.advance(taken);
-                Some(Ok(message))
-            }
-            Some(Err(error)) if error.is_eof() && !self.has_ended => None,
-            Some(Err(error)) => Some(Err(garbage(error))),
-        }
+        let end = match self.scan.end(&self.buffer) {
+            Some(end) => end,
+            // It does not become whole any more. The parser says what it lacks.
+            None if self.has_ended && !self.buffer.trim_ascii().is_empty() => self.buffer.len(),
+            None => return None,
+        };
+        self.scan = ObjectScan::default();
+        Some(serde_json::from_slice(&self.buffer.split_to(end)).map_err(garbage))
     }
 }
 
@@ -454,5 +452,45 @@ fn http_status(code: Code) -> StatusCode {
         Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
         Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use serde::{Deserialize, Deserializer, de::IgnoredAny};
+
+    use super::*;
+
+    static PARSED: AtomicUsize = AtomicUsize::new(0);
+
+    /// A message that counts how often it is parsed.
+    struct CountedMessage;
+
+    impl<'de> Deserialize<'de> for CountedMessage {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            PARSED.fetch_add(1, Ordering::Relaxed);
+            IgnoredAny::deserialize(deserializer).map(|_| Self)
+        }
+    }
+
+    /// Parts that end an object, or seem to, must not cost a pass over all before them.
+    #[tokio::test]
+    async fn a_message_in_many_parts_is_parsed_once() {
+        let text = "}".repeat(1000);
+        let objects = "{},".repeat(1000);
+        let whole = format!(r#" {{"key":"{text}","list":[{objects}{{}}]}} {{}} "#);
+        let parts: Vec<_> = whole.bytes().map(|byte| Ok::<_, Infallible>(Bytes::from(vec![byte]))).collect();
+        let mut messages = JsonMessages::from_body(Body::from_stream(iter(parts)));
+
+        for expected in [1, 2] {
+            assert!(matches!(messages.next::<CountedMessage>().await, Some(Ok(_))));
+            assert_eq!(PARSED.load(Ordering::Relaxed), expected);
+        }
+        assert!(messages.next::<CountedMessage>().await.is_none());
     }
 }

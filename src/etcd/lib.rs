@@ -5,6 +5,7 @@
 //! methods     what is known of a call before its message is read
 //! codec       what is known of a message before it is decoded
 //! gateway     the same as JSON over HTTP
+//! object_scan where a message of JSON ends
 //! kv  lease  watch  lock  election  maintenance  cluster  auth
 //!             a service each
 //! call        what all of them share: who asks, whether there is a leader
@@ -37,6 +38,7 @@ mod lease;
 mod lock;
 mod maintenance;
 mod methods;
+mod object_scan;
 pub mod proto;
 mod queue;
 mod range;
