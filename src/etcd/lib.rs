@@ -10,6 +10,7 @@
 //!             a service each
 //! call        what all of them share: who asks, whether there is a leader
 //! follow      the events of a range, in whole revisions
+//! fragments   these events as messages of a watch
 //! queue       the recipe that locks and elections share
 //! range  txn  what reads and transactions of etcd's are in the store
 //! check  header  error  key
@@ -30,6 +31,7 @@ mod codec;
 mod election;
 mod error;
 mod follow;
+mod fragments;
 mod gateway;
 mod header;
 mod key;

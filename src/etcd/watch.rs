@@ -3,7 +3,7 @@
 //! * **Order**: all events of a watch, in the order of their revisions; those of one revision in one message, in the order of their keys,
 //!   unless the client takes fragments. A client goes on after the last revision that it has seen, at any node.
 //! * **Nothing is queued for a client that reads slowly**: the next events are taken from the store when the last ones are sent. One that
-//!   falls behind the history is told from which revision on it can go on.
+//!   falls behind the history is told from which revision on it can go on. Of its messages one is in memory at a time (`fragments`).
 //! * **A change of leader interrupts nothing.** A stream that asked for a leader ends when none has been known for [`LEADERLESS_MAX`].
 //! * **Requests are answered one by one**: a watch is created, and said to be, before the next request is looked at.
 
@@ -27,24 +27,17 @@ use crate::{
     call::requires_leader,
     error::Error,
     follow::Followed,
-    header::{key_value, number},
+    fragments::UntoldEvents,
+    header::number,
     key,
-    proto::{
-        etcdserverpb::{
-            WatchCreateRequest, WatchRequest, WatchResponse, watch_create_request::FilterType,
-            watch_request::RequestUnion, watch_server::Watch,
-        },
-        mvccpb::{Event, KeyValue, event::EventType},
+    proto::etcdserverpb::{
+        WatchCreateRequest, WatchRequest, WatchResponse, watch_create_request::FilterType, watch_request::RequestUnion,
+        watch_server::Watch,
     },
 };
 
 /// Watches of one stream.
 const WATCHES_MAX: usize = 4096;
-/// Bytes after which a message is closed, at the end of a revision or, for a client that takes fragments, anywhere. Below the limit of a
-/// message that clients have by default, 4 MiB.
-const MESSAGE_BYTES: usize = 1 << 20;
-/// What an event takes in a message beside its keys and values, at the most.
-const FIXED_BYTES: usize = 128;
 /// Time without an event after which a client that asked for it is told how far its watch is. etcd's.
 const PROGRESS: Duration = Duration::from_secs(600);
 /// Time without a leader after which a stream ends that asked for one.
@@ -116,12 +109,19 @@ struct StreamWatcher<S: EtcdStore> {
     /// The id of the next watch whose id the server chooses.
     next_id: i64,
     /// Answers of one event of the store, or of one request.
-    ready: VecDeque<WatchResponse>,
+    ready: VecDeque<ReadyAnswer>,
     /// The client waits until all events up to this revision are sent.
     progress: Option<Revision>,
     leaderless_since: Option<Instant>,
     requires_leader: bool,
     ticks: Interval,
+}
+
+/// What is ready to be told.
+enum ReadyAnswer {
+    Message(WatchResponse),
+    /// Several messages, perhaps. Each is made when it is sent.
+    Events(UntoldEvents),
 }
 
 /// A watch, and the first thing that the store says of it.
@@ -177,7 +177,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
             if self.ready.is_empty() {
                 self.answer_progress();
             }
-            if let Some(answer) = self.ready.pop_front() {
+            if let Some(answer) = self.take_ready() {
                 return Ok(Some(answer));
             }
 
@@ -200,6 +200,24 @@ impl<S: EtcdStore> StreamWatcher<S> {
         }
     }
 
+    fn take_ready(&mut self) -> Option<WatchResponse> {
+        loop {
+            match self.ready.pop_front()? {
+                ReadyAnswer::Message(message) => return Some(message),
+                ReadyAnswer::Events(mut untold) => {
+                    if let Some(message) = untold.next_message(&self.etcd) {
+                        self.ready.push_front(ReadyAnswer::Events(untold));
+                        return Some(message);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, message: WatchResponse) {
+        self.ready.push_back(ReadyAnswer::Message(message));
+    }
+
     fn take(&mut self, request: WatchRequest) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => self.create(request),
@@ -207,7 +225,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
                 let id = request.watch_id;
                 if self.watches.remove(&id).is_some() {
                     let header = self.etcd.header_now();
-                    self.ready.push_back(WatchResponse { header, watch_id: id, canceled: true, ..Default::default() });
+                    self.tell(WatchResponse { header, watch_id: id, canceled: true, ..Default::default() });
                 }
             }
             Some(RequestUnion::ProgressRequest(_)) => self.progress = Some(self.etcd.store.facts().revision),
@@ -272,7 +290,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
         let header = self.etcd.header_now();
         let answer =
             WatchResponse { header, watch_id, created: true, canceled: true, cancel_reason, ..Default::default() };
-        self.ready.push_back(answer);
+        self.tell(answer);
     }
 
     fn created(&mut self, opened: OpenedWatch) -> Result<(), Status> {
@@ -300,7 +318,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
         };
 
         let header = self.etcd.header(revision);
-        self.ready.push_back(WatchResponse { header, watch_id: id, created: true, ..Default::default() });
+        self.tell(WatchResponse { header, watch_id: id, created: true, ..Default::default() });
         if first.is_ok() {
             let (events, stop) = abortable(events.map(move |told| (id, told)));
             watching.stop = Some(stop);
@@ -318,12 +336,14 @@ impl<S: EtcdStore> StreamWatcher<S> {
         let Some(watching) = self.watches.get_mut(&id) else { return Ok(()) };
         let error = match told {
             Ok(told) => {
-                watching.complete = told.complete;
-                let answers = watching.answers(&self.etcd, id, told);
-                if !answers.is_empty() {
+                let WatchedEvents { mut events, complete } = told;
+                watching.complete = complete;
+                events.retain(|event| watching.shows(event));
+                if !events.is_empty() {
                     watching.told_at = Instant::now();
+                    let untold = UntoldEvents::new(id, &watching.request, events, complete);
+                    self.ready.push_back(ReadyAnswer::Events(untold));
                 }
-                self.ready.extend(answers);
                 return Ok(());
             }
             Err(error) => error,
@@ -345,7 +365,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
             return Err(error.into());
         };
 
-        self.ready.push_back(canceled);
+        self.tell(canceled);
         Ok(())
     }
 
@@ -355,7 +375,7 @@ impl<S: EtcdStore> StreamWatcher<S> {
         if self.opening.is_none() && self.watches.values().all(|watching| watching.complete >= asked) {
             self.progress = None;
             let header = self.etcd.header(asked);
-            self.ready.push_back(WatchResponse { header, watch_id: NO_WATCH, ..Default::default() });
+            self.tell(WatchResponse { header, watch_id: NO_WATCH, ..Default::default() });
         }
     }
 
@@ -377,7 +397,8 @@ impl<S: EtcdStore> StreamWatcher<S> {
             if is_due && watching.complete <= present {
                 watching.told_at = Instant::now();
                 let header = self.etcd.header(watching.complete);
-                self.ready.push_back(WatchResponse { header, watch_id: *id, ..Default::default() });
+                let told = WatchResponse { header, watch_id: *id, ..Default::default() };
+                self.ready.push_back(ReadyAnswer::Message(told));
             }
         }
         Ok(())
@@ -385,61 +406,10 @@ impl<S: EtcdStore> StreamWatcher<S> {
 }
 
 impl OpenWatch {
-    /// The messages for events of whole revisions: none, if the watch does not show any of them.
-    fn answers<S: EtcdStore>(&self, etcd: &Etcd<S>, id: i64, told: WatchedEvents) -> Vec<WatchResponse> {
-        let mut answers = Vec::<WatchResponse>::new();
-        let mut bytes = 0;
-        let mut events = told.events.iter().filter(|event| self.shows(event)).peekable();
-        let mut answer = WatchResponse { watch_id: id, ..Default::default() };
-
-        while let Some(event) = events.next() {
-            let shown = shown(event, self.request.prev_kv);
-            bytes += size(&shown);
-            answer.events.push(shown);
-            // The last message is closed below, with the revision up to which the watch is complete.
-            let Some(next) = events.peek() else { break };
-            let is_whole = next.revision > event.revision;
-            if bytes >= MESSAGE_BYTES && (is_whole || self.request.fragment) {
-                // A client goes on after the revision of the header.
-                (answer.header, answer.fragment, bytes) = (etcd.header(event.revision), !is_whole, 0);
-                answers.push(std::mem::take(&mut answer));
-                answer.watch_id = id;
-            }
-        }
-
-        if !answer.events.is_empty() {
-            answer.header = etcd.header(told.complete);
-            answers.push(answer);
-        }
-        answers
-    }
-
     fn shows(&self, event: &EntryEvent) -> bool {
         let is_put = event.after.is_some() || Planted::DeletionsUnfiltered.is_on();
         if is_put { !self.hides.puts } else { !self.hides.deletions }
     }
-}
-
-/// An event as etcd's messages have it.
-fn shown(event: &EntryEvent, with_previous: bool) -> Event {
-    let EntryEvent { revision, key, before, after } = event;
-    let prev_kv = before.as_ref().filter(|_| with_previous).map(|before| key_value(key, before));
-
-    let (r#type, kv) = match after {
-        Some(after) => (EventType::Put, key_value(key, after)),
-        None => {
-            let deleted =
-                KeyValue { key: key::shown(key).to_vec(), mod_revision: number(*revision), ..KeyValue::default() };
-            (EventType::Delete, deleted)
-        }
-    };
-
-    Event { r#type: r#type.into(), kv: Some(kv), prev_kv }
-}
-
-fn size(event: &Event) -> usize {
-    let kvs = event.kv.iter().chain(&event.prev_kv);
-    FIXED_BYTES + kvs.map(|kv| kv.key.len() + kv.value.len()).sum::<usize>()
 }
 
 /// The error as etcd's clients expect it here: its whole text.
