@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use lockkeeper_machine::{LockName, Page as LockPage, Ticket, Token};
-use tokio::{spawn, time::timeout};
+use lockkeeper_machine::{LockName, Page as LockPage, Put, PutLease, Ticket, Token, Txn, TxnOperation, Value};
+use tokio::{
+    spawn,
+    time::{Instant, timeout},
+};
 use tonic::codegen::Service as _;
 
 use super::*;
@@ -381,6 +384,43 @@ async fn a_transaction_of_too_many_reads_is_refused_before_the_first_one() {
     let compares = many(TxnRequest { compare: vec![absent("a"); 17], ..Default::default() });
     assert_eq!(shown(&kv.txn(compares).await.unwrap_err()), too_many);
     assert_eq!(api.store.led_reads(), 1);
+}
+
+/// Clients that beat each other all the time would fill the log with attempts.
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_loses_again_pauses_before_the_next_attempt() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    kv.put(put("a", "")).await.unwrap();
+    let txn = || TxnRequest {
+        compare: vec![compare("a", CompareResult::Greater, TargetUnion::Version(0))],
+        success: vec![operation(PutRequest { ignore_value: true, ..put("a", "") })],
+        failure: vec![],
+    };
+    // One write of another client before each of the two calls of an attempt.
+    let others = |losses: usize| {
+        let (key, value) = (crate::key::from_wire(b"a").expect("a key"), Value::new(b"other").expect("short"));
+        let put = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
+        vec![Txn::new(vec![], vec![put], vec![]).expect("in bounds"); 2 * losses]
+    };
+
+    let mut pauses = Vec::new();
+    for losses in [0, 1, 2, 3, 9] {
+        api.store.interleave(others(losses));
+        let began = Instant::now();
+        assert!(commit(&mut kv, txn()).await.succeeded);
+        pauses.push(began.elapsed());
+    }
+    assert_eq!(pauses[..2], [Duration::ZERO; 2], "one that loses by chance tries again at once");
+    assert!(pauses[1..].is_sorted() && pauses[2] >= Duration::from_millis(2), "{pauses:?}");
+    assert!(pauses[4] >= Duration::from_millis(200), "the pauses grow: {pauses:?}");
+
+    // The deadline stays: with 32 losses it is refused before.
+    api.store.interleave(others(32));
+    let began = Instant::now();
+    let error = kv.txn(txn()).await.unwrap_err();
+    assert_eq!(shown(&error), "8 etcdserver: too many requests");
+    assert!(began.elapsed() < Duration::from_secs(7));
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ mod decide;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use lockkeeper_machine::{Committed, InvalidTxn, Key, Revision, Select, Stamp, Txn, TxnOperation, TxnResult};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use self::{
     analyze::{Deciding, needs_decision},
@@ -45,7 +45,13 @@ use crate::{
 };
 
 /// Maximum number of attempts to commit a transaction that was decided from keys which other clients change.
-const ATTEMPTS_MAX: usize = 32;
+const ATTEMPTS_MAX: u32 = 32;
+/// Attempts that follow each other at once: one that loses by chance wins the next time.
+const ATTEMPTS_AT_ONCE: u32 = 2;
+/// The pause before the next attempt, at the most. It doubles with each one, up to [`PAUSE_DOUBLINGS`] times: all of them take half of
+/// [`TIME_MAX`].
+const PAUSE_US: u64 = 4_000;
+const PAUSE_DOUBLINGS: u32 = 5;
 /// Keys that are read in one call, since their values may be large.
 const KEYS_AT_A_TIME: usize = 32;
 /// Time limit of a transaction, with all its reads and attempts. etcd's own.
@@ -64,7 +70,10 @@ impl<S: EtcdStore> Etcd<S> {
 
         // Each of its calls has a time limit, but there may be thousands of them.
         let decided = async {
-            for _ in 0..ATTEMPTS_MAX {
+            for losses in 0..ATTEMPTS_MAX {
+                if let Some(pause) = self.pause_after(losses) {
+                    sleep(pause).await;
+                }
                 if let Some(answer) = self.run_decided(caller, request).await? {
                     return Ok(answer);
                 }
@@ -72,6 +81,14 @@ impl<S: EtcdStore> Etcd<S> {
             Err(EtcdStoreError::Overloaded.into())
         };
         timeout(TIME_MAX, decided).await.unwrap_or(Err(Error::TimedOut))
+    }
+
+    /// The pause after so many attempts that another client's write has beaten. Half of it is drawn at random: clients that lose to each
+    /// other at the same time must not meet again, and each attempt of all of them costs the log an entry.
+    fn pause_after(&self, losses: u32) -> Option<Duration> {
+        let doublings = losses.checked_sub(ATTEMPTS_AT_ONCE)?.min(PAUSE_DOUBLINGS);
+        let half_us = (PAUSE_US << doublings) / 2;
+        Some(Duration::from_micros(half_us + self.store.random() % half_us))
     }
 
     /// Runs both branches as one transaction of the store.
