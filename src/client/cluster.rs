@@ -152,7 +152,9 @@ impl Client {
 
     /// A page of the sessions. `page_token` is empty for the first page, then `next_page_token` of the page before.
     pub async fn sessions(&self, page_token: &str) -> Result<SessionPage, Error> {
-        let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale: self.stale };
+        let page_token = page_token.to_owned();
+        let stale = self.stale;
+        let request = v1::ListSessionsRequest { page_token, stale, ..v1::ListSessionsRequest::default() };
         let answer = self.caller.call(self.caller.read_policy(), |node| with!(SessionsClient, node, list, request));
         SessionPage::from_wire(answer.await?)
     }

@@ -57,6 +57,22 @@ fn sessions_are_limited_until_one_ends() {
 }
 
 #[test]
+fn sessions_are_listed_up_to_the_last_one_that_is_asked_for() {
+    let mut machine = Machine::default();
+    for number in 1..=5 {
+        open(&mut machine, number);
+    }
+    let listed = |after: Option<u128>, last: Option<u128>| {
+        let sessions = machine.sessions_up_to(after.map(session), last.map(session));
+        sessions.map(|view| view.session.0).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(Some(1), Some(3)), [2, 3]);
+    assert_eq!(listed(Some(3), None), [4, 5]);
+    assert_eq!(listed(None, Some(0)), [0; 0]);
+    assert_eq!(listed(Some(5), Some(1)), [0; 0]);
+}
+
+#[test]
 fn locks_are_limited_by_the_number_that_an_acquire_adds() {
     let mut machine =
         Machine { capacity: TableCapacity { locks: 2, ..TableCapacity::default() }, ..Machine::default() };

@@ -105,8 +105,19 @@ impl Machine {
 
     /// The sessions that are alive, in the order of their ids, above `after`.
     pub fn sessions(&self, after: Option<SessionId>) -> impl Iterator<Item = SessionView> + '_ {
+        self.sessions_up_to(after, None)
+    }
+
+    /// The same up to `last`, included. None above that is looked at, so the view of a single session costs the same however many there
+    /// are, whether it is alive or not.
+    pub fn sessions_up_to(
+        &self,
+        after: Option<SessionId>,
+        last: Option<SessionId>,
+    ) -> impl Iterator<Item = SessionView> + '_ {
+        let within = move |(id, _): &(SessionId, &SessionState)| last.is_none_or(|last| *id <= last);
         let alive = |(_, session): &(SessionId, &SessionState)| session.over(self.clock.now()).is_none();
-        self.sessions.after(after).filter(alive).map(|(id, session)| self.session_view(id, session))
+        self.sessions.after(after).take_while(within).filter(alive).map(|(id, session)| self.session_view(id, session))
     }
 
     /// The grants of a session above this token, in the order of their tokens. Locks that its entries claim are not among them.

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use lockkeeper::proto::v1::{
-    AcquireRequest, CheckRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest, GetResponse, Mode,
-    OpenSessionRequest, ReleaseRequest, RenewSessionRequest, RequestId, UpdateRequest, Want, WatchRequest,
-    acquire_request, locks_client::LocksClient, mode, release_request, sessions_client::SessionsClient,
+    AcquireRequest, CheckRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest, GetResponse,
+    ListSessionsRequest, Mode, OpenSessionRequest, ReleaseRequest, RenewSessionRequest, RequestId, UpdateRequest, Want,
+    WatchRequest, acquire_request, locks_client::LocksClient, mode, release_request, sessions_client::SessionsClient,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -121,6 +121,10 @@ async fn bad_sessions(clients: &mut Clients) {
         let outcome = clients.sessions.open(request).await.map(drop);
         assert_says(outcome, Code::InvalidArgument, "INVALID_ARGUMENT", &[word]);
     }
+
+    let list = ListSessionsRequest { last_session_id: "xyz".to_owned(), ..ListSessionsRequest::default() };
+    let listed = clients.sessions.list(list).await.map(drop);
+    assert_says(listed, Code::InvalidArgument, "INVALID_ARGUMENT", &["last_session_id", "32 hexadecimal digits"]);
 
     let unknown = AcquireRequest { session_id: "0".repeat(32), ..clients.acquire_of(vec![want("a")]) };
     assert_says(clients.acquire(unknown).await, Code::NotFound, "SESSION_UNKNOWN", &["no such session"]);

@@ -286,7 +286,7 @@ impl Clerk {
             Ask::ListSessions => {
                 let page_size = self.page_size();
                 let message =
-                    ListSessionsRequest { page_size, page_token: String::new(), stale: self.draws.percent(50) };
+                    ListSessionsRequest { page_size, stale: self.draws.percent(50), ..ListSessionsRequest::default() };
                 done(SessionsClient::new(self.draws.channel()).list(message).await)
             }
             Ask::Acquire => self.acquire(),

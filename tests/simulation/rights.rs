@@ -508,7 +508,7 @@ impl Callers {
     /// A list of sessions has one's own alone.
     async fn list_sessions(&mut self, who: Who) {
         let message =
-            ListSessionsRequest { page_size: 1_000, page_token: String::new(), stale: self.draws.percent(50) };
+            ListSessionsRequest { page_size: 1_000, stale: self.draws.percent(50), ..ListSessionsRequest::default() };
         let listed = timed(SessionsClient::new(self.draws.channel()).list(with_token(who, message))).await;
         let shown = listed.as_ref().map(|listed| &listed.sessions[..]).unwrap_or_default();
         let sees_others = shown.iter().any(|session| session.owner != who.name());

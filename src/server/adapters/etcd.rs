@@ -360,7 +360,9 @@ impl EtcdStore for EtcdKeyspace {
         keys: bool,
     ) -> Result<Option<EtcdSession>, EtcdStoreError> {
         let after = session.0.checked_sub(1).map(SessionId);
-        let page = self.call(caller, ListSessions { after, page_size: 1, stale: false }).await?;
+        // This one alone: a caller to whom it is not shown must not make the leader look for the next that is.
+        let request = ListSessions { after, last: Some(session), page_size: 1, stale: false };
+        let page = self.call(caller, request).await?;
         let Some(view) = page.sessions.into_iter().find(|view| view.session == session) else { return Ok(None) };
         let keys = if keys { self.keys_of(session).await? } else { Vec::new() };
         Ok(Some(EtcdSession { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
@@ -376,7 +378,8 @@ impl EtcdStore for EtcdKeyspace {
 
         let mut all = Vec::new();
         loop {
-            let page = self.call(caller, ListSessions { after, page_size: 0, stale: false }).await?;
+            let request = ListSessions { after, last: Some(last), page_size: 0, stale: false };
+            let page = self.call(caller, request).await?;
 
             let within = page.sessions.iter().take_while(|view| view.session <= last);
             all.extend(within.map(|view| (view.opened, view.session)));

@@ -268,7 +268,7 @@ fn may_close(console: &Console, caller: &Caller, session: &SessionView) -> bool 
 
 async fn sessions(console: &Console, caller: &Caller, asked: SessionsQuery) -> Result<SessionsShown, Error> {
     let after = asked.after.map(|after| session_id("after", &after)).transpose()?;
-    let request = ListSessions { after, page_size: PAGE, stale: true };
+    let request = ListSessions { after, last: None, page_size: PAGE, stale: true };
     let page = console.service.call(caller, Form::Typed(request)).await?.typed()?;
     Ok(SessionsShown {
         now: console.clock.wall_ms(),

@@ -113,7 +113,7 @@ impl Serve for ListSessions {
         }
 
         let look = |applied: &Applied| {
-            let sessions: Vec<_> = applied.machine.sessions(self.after).take(size).collect();
+            let sessions: Vec<_> = applied.machine.sessions_up_to(self.after, self.last).take(size).collect();
             let more_after = sessions.last().filter(|_| sessions.len() == size).map(|last| last.session);
             ListedSessions { sessions, more_after, index: applied.index() }
         };
@@ -133,8 +133,8 @@ async fn own_sessions(
     size: usize,
 ) -> Result<Form<ListedSessions>, Error> {
     let (machine, index) = node.frozen(request.stale).await?;
-    let (sessions, more_after) =
-        page_of_own(machine.sessions(request.after).take(VISITED_MAX), VISITED_MAX, caller.identity.as_ref(), size);
+    let visited = machine.sessions_up_to(request.after, request.last).take(VISITED_MAX);
+    let (sessions, more_after) = page_of_own(visited, VISITED_MAX, caller.identity.as_ref(), size);
     Ok(Form::Typed(ListedSessions { sessions, more_after, index }))
 }
 

@@ -117,6 +117,7 @@ impl Encode for ListSessions {
             page_size: show_page_size(self.page_size),
             page_token: self.after.map_or_else(String::new, |session| session.to_string()),
             stale: self.stale,
+            last_session_id: self.last.map_or_else(String::new, |session| session.to_string()),
         }
     }
 
@@ -125,7 +126,11 @@ impl Encode for ListSessions {
             "" => None,
             token => Some(token.parse().map_err(|_| not_a_page_token())?),
         };
-        Ok(Self { after, page_size: message.page_size as usize, stale: message.stale })
+        let last = match message.last_session_id.as_str() {
+            "" => None,
+            last => Some(last.parse().map_err(Error::invalid_value("last_session_id"))?),
+        };
+        Ok(Self { after, last, page_size: message.page_size as usize, stale: message.stale })
     }
 }
 

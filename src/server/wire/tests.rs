@@ -102,7 +102,7 @@ fn requests_about_sessions() {
     survives([None, Some(SESSION)].map(|session| OpenSession { session, ttl: ttl(), label: label() }));
     survives([RenewSession { session: SESSION }]);
     survives([None, Some(reason())].map(|reason| CloseSession { session: SESSION, reason }));
-    survives([None, Some(SESSION)].map(|after| ListSessions { after, page_size: 3, stale: after.is_some() }));
+    survives([None, Some(SESSION)].map(|id| ListSessions { after: id, last: id, page_size: 3, stale: id.is_some() }));
     survives([KeepAlive { session: SESSION, sequence: 8 }]);
 }
 

@@ -303,7 +303,7 @@ impl TakingClient {
 
     /// Its sessions, as the leader lists them.
     async fn list(&mut self) -> Option<Vec<SessionInfo>> {
-        let message = ListSessionsRequest { page_size: 1_000, page_token: String::new(), stale: false };
+        let message = ListSessionsRequest { page_size: 1_000, ..ListSessionsRequest::default() };
         let mut client = SessionsClient::new(self.draws.channel());
         Some(timed(client.list(with_bearer(&LimitedIdentity::Taker.token(), message))).await.ok()?.sessions)
     }

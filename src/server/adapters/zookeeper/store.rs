@@ -178,7 +178,7 @@ impl ZookeeperStore for ZookeeperKeyspace {
 
     async fn catch_up(&self, caller: &ZookeeperCaller) -> Result<u64, ZookeeperStoreError> {
         // Any linearizable read says up to which entry of the log the leader has come.
-        let request = ListSessions { after: None, page_size: 1, stale: false };
+        let request = ListSessions { after: None, last: None, page_size: 1, stale: false };
         let index = self.call(caller, &own(caller), request).await?.index;
         let state = self.applied_here(caller, |state| state.index() >= index).await?;
         Ok(state.revision())

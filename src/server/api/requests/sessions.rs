@@ -74,6 +74,8 @@ pub(crate) struct SessionClosed;
 pub(crate) struct ListSessions {
     /// Lists only sessions above this one, which is the last one of the previous page.
     pub(crate) after: Option<SessionId>,
+    /// Lists none above this one. Leaders of earlier versions ignore it.
+    pub(crate) last: Option<SessionId>,
     /// Maximum number of sessions; 0 means the maximum of a page.
     pub(crate) page_size: usize,
     /// Whether to read this node's table as it is. Otherwise the read is linearizable.
