@@ -159,9 +159,8 @@ impl Proposer {
         &self,
         term: Option<u64>,
         command: Command,
-        patience: Duration,
+        mut patience: Duration,
     ) -> Result<Delivery, NoReply> {
-        let began = Instant::now();
         // The batch that takes the command must be of the same term.
         let mut leads_in = self.term_led()?;
         if term.is_some_and(|term| term != leads_in) {
@@ -180,8 +179,11 @@ impl Proposer {
             // Those behind it are not to pass it.
             None if is_in_order => return Err(self.refuse_large()),
             None => {
+                let began = Instant::now();
                 let turn = timeout(patience / 2, self.turns.wait(load)).await;
                 let turn = turn.ok().flatten().ok_or_else(|| self.refuse_large())?;
+                patience = patience.saturating_sub(began.elapsed());
+
                 // Others were applied meanwhile, and the leadership may be another one.
                 leads_in = self.term_led()?;
                 self.ensure_admitted(&command)?;
@@ -199,7 +201,7 @@ impl Proposer {
             let queued = Instant::now();
             Proposal { term: leads_in, is_in_order, command: encoded, units, queued, reply, growth, turn }
         };
-        ask(&self.queue, proposal, patience.saturating_sub(began.elapsed())).await
+        ask(&self.queue, proposal, patience).await
     }
 
     fn term_led(&self) -> Result<u64, NoReply> {
