@@ -112,6 +112,7 @@ impl<S: EtcdStore> Etcd<S> {
             let page =
                 self.store.list(caller, KeyRange { from: from.clone(), to: to.clone() }, TXN_WRITES_MAX / 2, None);
             let page = page.await.map_err(|error| told(error.into()))?;
+
             let all = page.entries.len();
             let fitting = if request.prev_kv { fitting(&page.entries) } else { all };
             let is_last = !page.more && fitting == all;

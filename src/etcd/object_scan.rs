@@ -4,7 +4,7 @@
 //! bytes again and again: an object in many small parts would cost the square of its length. So the end is looked for first, each byte
 //! once, and then the object is parsed once.
 //!
-//! Left out: everything else about JSON. What is no object, or a wrong one, is refused by the parser.
+//! Left out: everything else about JSON. What is not an object, or a wrong one, is refused by the parser.
 
 /// A search for the end of the first object.
 #[derive(Debug, Default)]

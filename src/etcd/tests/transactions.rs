@@ -399,7 +399,8 @@ async fn a_transaction_that_loses_again_pauses_before_the_next_attempt() {
     };
     // One write of another client before each of the two calls of an attempt.
     let others = |losses: usize| {
-        let (key, value) = (crate::key::from_wire(b"a").expect("a key"), Value::new(b"other").expect("short"));
+        let key = crate::key::from_wire(b"a").expect("a key");
+        let value = Value::new(b"other").expect("short");
         let put = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
         vec![Txn::new(vec![], vec![put], vec![]).expect("in bounds"); 2 * losses]
     };
