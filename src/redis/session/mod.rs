@@ -72,6 +72,8 @@ pub(crate) struct RedisSession<S> {
     transaction: Option<QueuedTransaction>,
     /// The keys that its next transaction depends on.
     watched: WatchedKeys,
+    /// Number of the next requests that run each by itself: together they were too much for one unit.
+    apart: usize,
     subscriptions: Option<Subscriptions>,
 }
 
@@ -104,6 +106,7 @@ impl<S: RedisStore> RedisSession<S> {
             password: None,
             transaction: None,
             watched: WatchedKeys::default(),
+            apart: 0,
             subscriptions: None,
         };
         if let Some(proven) = identity {
@@ -158,10 +161,13 @@ impl<S: RedisStore> RedisSession<S> {
         let caller = self.caller();
         let fast = self.take_fast(requests, &caller).await;
         if !fast.is_empty() {
+            self.apart = self.apart.saturating_sub(fast.len());
             return self.run_fast(fast, caller, out).await;
         }
 
         let Some(request) = requests.pop_front() else { return Ok(()) };
+        let is_apart = self.apart > 0;
+        self.apart = self.apart.saturating_sub(1);
         self.node.clients.note_commands(self.client(), 1);
         let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
 
@@ -182,9 +188,10 @@ impl<S: RedisStore> RedisSession<S> {
             RequestPlan::Data(command) => {
                 self.note_command(command);
                 let mut together = vec![request];
-                self.take_together(requests, &mut together);
-                self.node.clients.note_commands(self.client(), together.len() - 1);
-                self.run_together(together, out).await?;
+                if !is_apart {
+                    self.take_together(requests, &mut together);
+                }
+                self.run_together(together, requests, out).await?;
             }
         }
         Ok(())
@@ -249,15 +256,23 @@ impl<S: RedisStore> RedisSession<S> {
         }
     }
 
-    /// Runs commands of the keyspace as one unit, and writes their replies.
-    async fn run_together(&mut self, together: Vec<RequestWords>, out: &mut Vec<u8>) -> Result<(), Closes> {
-        let calls: Vec<_> = together.into_iter().map(UnitCall::Command).collect();
-        let is_one = calls.len() == 1;
-        let outcome = self.run_unit(self.unit(calls.clone())).await;
+    /// Runs commands of the keyspace as one unit, and writes their replies. Those that are too much together are put back among the
+    /// requests, and run one by one: the connection looks after each whether there is room for the reply of the next.
+    async fn run_together(
+        &mut self,
+        together: Vec<RequestWords>,
+        requests: &mut VecDeque<RequestWords>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Closes> {
+        let count = together.len();
+        let is_one = count == 1;
+        let calls = together.iter().cloned().map(UnitCall::Command).collect();
+        let outcome = self.run_unit(self.unit(calls)).await;
 
         match outcome {
             UnitOutcome::Done { replies, database } => {
                 self.database = database;
+                self.node.clients.note_commands(self.client(), count - 1);
                 replies.iter().for_each(|reply| self.write(reply, out));
             }
             UnitOutcome::Failed(failure) if is_one => {
@@ -270,11 +285,14 @@ impl<S: RedisStore> RedisSession<S> {
                 if let UnitOutcome::Failed(failure) = outcome {
                     failure_reply(failure)?;
                 }
-                for call in calls {
-                    let outcome = self.run_unit(self.unit(vec![call])).await;
-                    let reply = self.take_reply(outcome)?;
-                    self.write(&reply, out);
-                }
+                let mut rest = together.into_iter();
+                let first = rest.next().map(UnitCall::Command);
+                self.apart = count - 1;
+                rest.rev().for_each(|request| requests.push_front(request));
+
+                let outcome = self.run_unit(self.unit(first.into_iter().collect())).await;
+                let reply = self.take_reply(outcome)?;
+                self.write(&reply, out);
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Replies that are not read, or cannot be sent yet.
 
 use std::{
+    collections::VecDeque,
     future::{pending, ready},
     io,
     net::SocketAddr,
@@ -14,8 +15,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Api, Memory, handle};
-use crate::RedisListener;
+use super::{Api, Memory, handle, words};
+use crate::{RedisListener, unit::REPLY_BYTES_MAX};
 
 /// More than anything here takes, in the time of a test, which is not real.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -63,4 +64,28 @@ async fn replies_are_sent_while_a_command_behind_them_waits() {
     timeout(PATIENCE, client.read_exact(&mut popped)).await.expect("in time").expect("it is open");
     assert_eq!(&popped, b"*2\r\n$5\r\nqueue\r\n$1\r\na\r\n");
     stopping.cancel();
+}
+
+/// Between two of them it is looked whether the client reads.
+#[tokio::test(start_paused = true)]
+async fn commands_whose_replies_are_too_much_together_are_served_one_by_one() {
+    let mut api = Api::new();
+    put_text(&api.store, "large", 390_000);
+    let large = format!("mget{}", " large".repeat(15));
+    let mut requests: VecDeque<_> = [&*large, &*large, &*large, "ping", "set a 1", "incr a"].map(words).into();
+    let mut out = Vec::new();
+    let mut all = 0;
+    for left in (0..6).rev() {
+        api.session.serve_next(&mut requests, &mut out).await.expect("it goes on");
+        assert_eq!(requests.len(), left);
+        assert!(out.len() < REPLY_BYTES_MAX, "{} bytes", out.len());
+        all += out.len();
+        out.clear();
+    }
+    assert!(all > 2 * REPLY_BYTES_MAX, "{all} bytes");
+
+    // Those that follow run together again.
+    let mut requests: VecDeque<_> = ["set a 1", "incr a"].map(words).into();
+    api.session.serve_next(&mut requests, &mut out).await.expect("it goes on");
+    assert_eq!((requests.len(), &out[..]), (0, &b"+OK\r\n:2\r\n"[..]));
 }
