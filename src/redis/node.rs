@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use lockkeeper_accept::ArrivingBytes;
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{Interpreter, key::script_key};
@@ -27,6 +28,8 @@ pub(crate) struct RedisNode<S> {
     pub(crate) options: RedisOptions,
     /// The connections of this node.
     pub(crate) clients: Arc<ClientList>,
+    /// The budget of replies that are not written.
+    pub(crate) replies: ArrivingBytes,
     /// The scripts that this node remembers.
     pub(crate) scripts: ScriptCache,
     /// When the port was made.
@@ -49,8 +52,10 @@ impl<S: RedisStore> RedisNode<S> {
     /// Makes the state of a node.
     pub(crate) fn new(store: S, interpreter: Arc<dyn Interpreter>, options: RedisOptions) -> Self {
         let signals = NodeSignals::new(store.clone(), options.seed, options.master_names.clone());
+        let replies = ArrivingBytes::new(options.replies_bytes_max);
         let parts = EngineParts {
             store,
+            replies: replies.clone(),
             interpreter,
             script_limits: options.script_limits,
             wall_us: Arc::clone(&options.wall_us),
@@ -63,6 +68,7 @@ impl<S: RedisStore> RedisNode<S> {
         Self {
             engine: Engine::new(parts),
             clients: Arc::new(ClientList::new(options.seed)),
+            replies,
             scripts: ScriptCache::new(options.script_cache_bytes_max),
             signals,
             began: Instant::now(),

@@ -22,7 +22,7 @@ pub struct RedisOptions {
     /// Maximum number of bytes of all requests that have not arrived completely or are not answered, with what connections have the node
     /// keep (queued commands, watched keys, subscriptions), beyond the first 4 KiB of each connection.
     pub requests_bytes_max: usize,
-    /// Maximum number of bytes of all replies that are not read, beyond the first 4 KiB of each connection.
+    /// Maximum number of bytes of all replies that are not read, or wait for a commit, beyond the first 4 KiB of each connection.
     pub replies_bytes_max: usize,
     /// Maximum number of bytes of the replies of one connection that are not read. Its requests wait meanwhile.
     pub connection_replies_bytes_max: usize,

@@ -57,10 +57,8 @@ impl<S: RedisStore> Redis<S> {
     /// connection does not affect others. Dropping the future closes all connections.
     pub async fn serve<L: RedisListener>(&self, listener: L, stopping: CancellationToken) {
         let options = &self.0.options;
-        let budgets = Budgets {
-            requests: ArrivingBytes::new(options.requests_bytes_max),
-            replies: ArrivingBytes::new(options.replies_bytes_max),
-        };
+        let budgets =
+            Budgets { requests: ArrivingBytes::new(options.requests_bytes_max), replies: self.0.replies.clone() };
         let limits = AcceptLimits {
             connections_max: options.connections_max,
             handshake_timeout: options.arrival_timeout,

@@ -5,6 +5,7 @@ use std::{
     future::{pending, ready},
     io,
     net::SocketAddr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,8 +16,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Api, Memory, handle, words};
-use crate::{RedisListener, unit::REPLY_BYTES_MAX};
+use super::{Api, Memory, Scripted, handle, options, words};
+use crate::{RedisListener, RedisOptions, node::RedisNode, unit::REPLY_BYTES_MAX};
 
 /// More than anything here takes, in the time of a test, which is not real.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,4 +89,22 @@ async fn commands_whose_replies_are_too_much_together_are_served_one_by_one() {
     let mut requests: VecDeque<_> = ["set a 1", "incr a"].map(words).into();
     api.session.serve_next(&mut requests, &mut out).await.expect("it goes on");
     assert_eq!((requests.len(), &out[..]), (0, &b"+OK\r\n:2\r\n"[..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_whose_replies_cannot_wait_does_nothing() {
+    let store = Memory::default();
+    // One address may have half of it.
+    let options = RedisOptions { replies_bytes_max: 100_000, ..options() };
+    let node = Arc::new(RedisNode::new(store.clone(), Arc::new(Scripted), options));
+    let mut api = Api::at(store.clone(), node);
+
+    for (bytes, is_done) in [(60_000, false), (40_000, true), (60_000, false), (40_000, true)] {
+        put_text(&store, "large", bytes);
+        api.expect(&[("multi", "+OK|"), ("set done x", "+QUEUED|"), ("get large", "+QUEUED|")]).await;
+        let reply = api.call("exec").await;
+        let refused = "-ERR Lockkeeper is overloaded, and nothing was done: replies that are not read";
+        assert_eq!(reply.starts_with(refused), !is_done, "{bytes} bytes: {}", &reply[..20]);
+        assert_eq!(api.call("del done").await, if is_done { ":1|" } else { ":0|" });
+    }
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, FREE_BYTES};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot},
     task::{spawn_blocking, yield_now},
@@ -77,6 +78,8 @@ pub(crate) struct EngineParts<S> {
     pub(crate) run_apart: RunApart,
     /// Whether scripts run on the thread that asks for them.
     pub(crate) scripts_in_place: bool,
+    /// The budget of replies that are not written.
+    pub(crate) replies: ArrivingBytes,
 }
 
 /// Runs the units of a node.
@@ -108,6 +111,8 @@ pub(crate) struct Engine<S> {
     ranges: Semaphore,
     /// Whether they run on the thread that asks for them.
     scripts_in_place: bool,
+    /// The budget of replies, which those that wait for a commit are in, too.
+    replies: ArrivingBytes,
 }
 
 /// What one run of a unit came to.
@@ -116,8 +121,8 @@ type Ran = (Result<Vec<RedisReply>, Stop>, UnitView);
 impl<S: RedisStore> Engine<S> {
     /// Makes an engine that has run nothing yet.
     pub(crate) fn new(parts: EngineParts<S>) -> Self {
-        let EngineParts { store, interpreter, script_limits, wall_us, seed, scripts_max, run_apart, scripts_in_place } =
-            parts;
+        let EngineParts { store, interpreter, script_limits, wall_us, .. } = parts;
+        let EngineParts { seed, scripts_max, run_apart, scripts_in_place, replies, .. } = parts;
         Self {
             store,
             interpreter,
@@ -133,6 +138,7 @@ impl<S: RedisStore> Engine<S> {
             run_apart,
             ranges: Semaphore::new(RANGES_MAX),
             scripts_in_place,
+            replies,
         }
     }
 
@@ -276,6 +282,11 @@ impl<S: RedisStore> Engine<S> {
                 Err(outcome) => return outcome,
             };
             let LoadedRun { replies, mut view, is_of_one_moment, place: _place } = ran;
+            // A unit with replies that cannot wait is refused before it takes effect.
+            let _held = match self.hold_replies(caller, &replies) {
+                Ok(held) => held,
+                Err(failure) => return failure.into(),
+            };
             let has_writes = view.has_writes();
             let mut messages = UnitMessages::new(view.take_published(), has_writes);
 
@@ -317,6 +328,26 @@ impl<S: RedisStore> Engine<S> {
         UnitOutcome::Refused(format!(
             "ERR other clients changed the same keys during each of {TRIES_MAX} tries, and nothing was done: try again"
         ))
+    }
+
+    /// Counts replies that wait for the log, or for another node. Small ones are free.
+    fn hold_replies(
+        &self,
+        caller: &RedisCaller,
+        replies: &[RedisReply],
+    ) -> Result<Option<ArrivingRequest>, RedisStoreError> {
+        let bytes: usize = replies.iter().map(RedisReply::bytes).sum();
+        if bytes <= FREE_BYTES {
+            return Ok(None);
+        }
+
+        let mut held = self.replies.request(caller.address.ip());
+        match held.hold(bytes) {
+            Ok(()) => Ok(Some(held)),
+            Err(_) => Err(RedisStoreError::Overloaded(format!(
+                "replies that are not read take all memory for them, and {bytes} bytes have no room: read the replies, or ask for less"
+            ))),
+        }
     }
 
     /// Loads what a unit needs and runs it, until nothing is missing.
