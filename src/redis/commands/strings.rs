@@ -124,7 +124,7 @@ pub(super) fn get(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResu
 
 /// The token of a lock: a number that is greater for each later holder.
 fn token(view: &mut UnitView, key: &[u8]) -> CommandResult {
-    view.text(key)?;
+    view.text_length(key)?;
     match view.token(key)? {
         None => Ok(RedisReply::Nil),
         Some(LockToken::Committed(token)) => Ok(RedisReply::text(token.to_string())),
@@ -380,12 +380,14 @@ pub(super) fn length(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
 pub(super) fn part(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     let start = integer(arguments[2])?;
     let end = integer(arguments[3])?;
-    let text = view.text(arguments[1])?.unwrap_or_default();
-    if start < 0 && end < 0 && start > end {
-        return Ok(RedisReply::Bulk(Vec::new()));
-    }
-    // An end before the begin of the string is the begin of it.
-    let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
-    let end = if end < 0 { end.saturating_add(length).max(0) } else { end };
-    Ok(RedisReply::Bulk(text[slice(start, end, text.len())].to_vec()))
+    let choose = |length: usize| {
+        if start < 0 && end < 0 && start > end {
+            return 0..0;
+        }
+        // An end before the begin of the string is the begin of it.
+        let length_i64 = i64::try_from(length).unwrap_or(i64::MAX);
+        let end = if end < 0 { end.saturating_add(length_i64).max(0) } else { end };
+        slice(start, end, length)
+    };
+    Ok(RedisReply::Bulk(view.text_part(arguments[1], choose)?.unwrap_or_default()))
 }

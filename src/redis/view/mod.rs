@@ -12,6 +12,7 @@ mod slot;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     sync::Arc,
 };
 
@@ -289,22 +290,26 @@ impl UnitView {
 
     /// The string of a key. Fails on a value of another type.
     pub(crate) fn text(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
-        let bytes = self.text_length(key)?;
-        self.spend_bytes(bytes)?;
-        match self.slot(key)?.datum() {
-            Some(Datum::Text(text)) => Ok(Some(text.clone())),
-            Some(Datum::List(_) | Datum::Hash(_) | Datum::Set(_) | Datum::Sorted(_)) | None => Ok(None),
-        }
+        self.text_part(key, |length| 0..length)
+    }
+
+    /// The part of the string of a key that is chosen by the length of the whole. No more is copied, nor paid for. Fails on a value of
+    /// another type.
+    pub(crate) fn text_part(
+        &mut self,
+        key: &[u8],
+        choose: impl FnOnce(usize) -> Range<usize>,
+    ) -> Result<Option<Vec<u8>>, Stop> {
+        let Some(text) = self.slot(key)?.text()? else { return Ok(None) };
+        let part = choose(text.len());
+        self.spend_bytes(part.len())?;
+        let text = self.slot(key)?.text()?;
+        Ok(text.and_then(|text| text.get(part)).map(<[u8]>::to_vec))
     }
 
     /// The length of the string of a key in bytes; 0 if there is none. Fails on a value of another type.
     pub(crate) fn text_length(&mut self, key: &[u8]) -> Result<usize, Stop> {
-        self.datum(key)?;
-        match self.slot(key)?.datum() {
-            None => Ok(0),
-            Some(Datum::Text(text)) => Ok(text.len()),
-            Some(Datum::List(_) | Datum::Hash(_) | Datum::Set(_) | Datum::Sorted(_)) => Err(Stop::wrong_type()),
-        }
+        Ok(self.slot(key)?.text()?.map_or(0, <[u8]>::len))
     }
 
     /// The structure of a key, to be read; an empty one if there is none. Fails on a value of another type.
@@ -580,5 +585,48 @@ impl UnitView {
             self.slots.insert(stored.clone(), slot);
         }
         Ok(self.slots.get_mut(&stored).expect("it was inserted"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RedisEntry, data::encode_text};
+
+    const LARGE: usize = 300_000;
+
+    fn view() -> UnitView {
+        let entry = |value| {
+            let entry = RedisEntry { created: 1, modified: 1, deadline_ms: None, token: None, holder: None, value };
+            Some(Arc::new(entry))
+        };
+        let large = entry(encode_text(&vec![b'x'; LARGE]));
+        // A list that has no item but a long one.
+        let list = entry(Datum::List(Arc::new([vec![b'x'; LARGE]].into())).encode());
+        let entries = [("text", large), ("list", list), ("none", None)];
+        let loaded = Loaded {
+            entries: entries.into_iter().map(|(key, entry)| (store_key(0, key.as_bytes()), entry)).collect(),
+            ..Loaded::default()
+        };
+        let moment = UnitMoment { wall_us: None, seed: 7 };
+        UnitView::new(Arc::new(loaded), Arc::new(Cursors::new(7)), moment, 0)
+    }
+
+    #[test]
+    fn no_more_of_a_string_is_read_than_is_asked_for() {
+        let mut view = view();
+        assert_eq!(view.text_length(b"text"), Ok(LARGE));
+        assert_eq!((view.text_length(b"none"), view.text_length(b"list")), (Ok(0), Err(Stop::wrong_type())));
+        let end = |length: usize| length - 3..length;
+        assert_eq!(view.text_part(b"text", end), Ok(Some(b"xxx".to_vec())));
+        assert_eq!((view.text_part(b"none", end), view.text_part(b"list", end)), (Ok(None), Err(Stop::wrong_type())));
+        assert!(view.paid_bytes() < 1_000, "{}", view.paid_bytes());
+
+        // What the unit has written is seen, and the whole is paid for once.
+        assert_eq!(view.text(b"text").map(|text| text.map(|text| text.len())), Ok(Some(LARGE)));
+        assert!(view.paid_bytes() < LARGE + 1_000, "{}", view.paid_bytes());
+        view.put_text(b"text", b"abcd".to_vec(), None).expect("it is loaded");
+        assert_eq!(view.text_part(b"text", end), Ok(Some(b"bcd".to_vec())));
+        assert_eq!(view.text_length(b"text"), Ok(4));
     }
 }

@@ -133,6 +133,21 @@ impl KeySlot {
         }
     }
 
+    /// The string of the key where it lies, neither decoded nor copied. Fails on a value of another type.
+    pub(super) fn text(&self) -> Result<Option<&[u8]>, Stop> {
+        match self.kind()? {
+            None => return Ok(None),
+            Some(DatumKind::Text) => {}
+            Some(DatumKind::List | DatumKind::Hash | DatumKind::Set | DatumKind::Sorted) => {
+                return Err(Stop::wrong_type());
+            }
+        }
+        if let SlotValue::Known(Datum::Text(text)) = &self.current {
+            return Ok(Some(text));
+        }
+        Ok(self.stored.as_ref().and_then(|entry| text_in_entry(&entry.value)))
+    }
+
     /// Number of bytes that [`decode`](Self::decode) reads.
     pub(super) fn bytes_to_decode(&self) -> usize {
         match (&self.current, &self.stored) {
