@@ -4,6 +4,7 @@
 //! `session`. The table has both, since clients ask for it (COMMAND), and since it says how many arguments a command takes.
 
 mod arguments;
+mod chunks;
 mod copies;
 pub(crate) mod glob;
 mod hashes;
@@ -16,6 +17,7 @@ mod strings;
 mod table;
 
 pub(crate) use arguments::{Arguments, CommandResult, wrong_number};
+pub(crate) use chunks::{KEYS_TOGETHER, divide, join};
 pub(crate) use keys::check_flush;
 pub(crate) use lists::timeout_seconds;
 pub(crate) use server::database;

@@ -1,8 +1,17 @@
 //! MULTI, WATCH, pipelines, and what happens when others write in between.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::time::advance;
+use tokio::{
+    task::yield_now,
+    time::{advance, sleep},
+};
 
 use super::{Api, memory::Memory, words};
 use crate::{Expiry, LockClaim, RedisReply, RedisStoreError, RedisTxn, RedisWrite, unit::UnitOutcome};
@@ -277,4 +286,67 @@ async fn a_number_of_keys_by_which_a_script_decides_is_compared() {
     let refused = api.request(script("dbsize\nset done x")).await;
     assert!(refused.starts_with("-ERR DBSIZE in a script or transaction that writes compares each key"), "{refused}");
     assert_eq!(api.request(script("flushdb\nset done x\ndbsize")).await, ":1|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_of_very_many_keys_let_others_have_turns() {
+    const KEYS: usize = 8_000;
+    let mut api = Api::new();
+    for number in (0..KEYS).step_by(2) {
+        api.store.put(&format!("redis/0/{number}"), format!("s{number}").as_bytes());
+    }
+    let turns = Arc::new(AtomicUsize::new(0));
+    let others = {
+        let turns = Arc::clone(&turns);
+        tokio::spawn(async move {
+            loop {
+                turns.fetch_add(1, Ordering::Relaxed);
+                yield_now().await;
+            }
+        })
+    };
+    yield_now().await;
+
+    let names: String = (0..KEYS).map(|number| format!(" {number}")).collect();
+    let value = |number: usize| {
+        let text = number.to_string();
+        if number % 2 == 0 { format!("${}|{text}|", text.len()) } else { "$-1|".to_owned() }
+    };
+    let all: String = (0..KEYS).map(value).collect();
+    for (command, expected) in [
+        ("mget", format!("*{KEYS}|{all}")),
+        ("exists", format!(":{}|", KEYS / 2)),
+        ("touch", format!(":{}|", KEYS / 2)),
+        ("mget none", format!("*{}|$-1|{all}", KEYS + 1)),
+    ] {
+        let before = turns.load(Ordering::Relaxed);
+        assert!(api.call(&format!("{command}{names}")).await == expected, "{command}");
+        let others_had = turns.load(Ordering::Relaxed) - before;
+        assert!(others_had >= KEYS / 1000, "{command}: {others_had} turns");
+    }
+    others.abort();
+
+    // What is deleted is one transaction, which has a limit.
+    assert!(api.call(&format!("unlink{names}")).await.starts_with("-ERR more than 256"));
+    assert_eq!(api.call(&format!("exists{names}")).await, format!(":{}|", KEYS / 2));
+}
+
+/// Each of them has the entries of all its keys in memory while others have turns.
+#[tokio::test(start_paused = true)]
+async fn commands_of_very_many_keys_have_the_places_of_those_that_read_ranges() {
+    let mut api = Api::new();
+    api.store.slow_down_ranges(Duration::from_secs(2));
+    for _ in 0..8 {
+        let mut reads_range = api.other();
+        tokio::spawn(async move { reads_range.call("keys *").await });
+    }
+    sleep(Duration::from_secs(1)).await;
+
+    let mut other = api.other();
+    let names: String = (0..1001).map(|number| format!(" {number}")).collect();
+    let many = tokio::spawn(async move { other.call(&format!("exists{names}")).await });
+    assert_eq!(api.call("exists a b c").await, ":0|");
+    sleep(Duration::from_millis(500)).await;
+    assert!(!many.is_finished());
+    assert_eq!(many.await.expect("no panic"), ":0|");
 }

@@ -19,12 +19,13 @@ use tokio::{
 use super::{
     CommandUnit, UnitCall, UnitOutcome,
     messages::UnitMessages,
-    running::{RunStop, ScriptBounds, run_all},
+    running::{RunStop, ScriptBounds, run_all, run_in_turns},
     turns::UnitTurns,
 };
 use crate::{
     Interpreter, RedisCaller, RedisReply, RedisStore, RedisStoreError, RedisTxn, RedisWrite, RunApart, ScriptFailure,
     ScriptLimits,
+    commands::KEYS_TOGETHER,
     data::DatumKind,
     fast::ComparedEntry,
     key::{database_end, database_start},
@@ -45,7 +46,7 @@ const QUICK_INSTRUCTIONS_MAX: u64 = 50_000;
 const QUICK_TIME_MAX: Duration = Duration::from_millis(20);
 /// Bytes of the text of each of them: compiling cannot be interrupted.
 const QUICK_SOURCE_BYTES_MAX: usize = 8 << 10;
-/// Number of units that read ranges at the same time: each may have some megabytes of keys in memory.
+/// Number of units that read ranges, or very many keys, at the same time: each may have some megabytes in memory.
 const RANGES_MAX: usize = 8;
 /// Number of entries that are read at a time.
 const PAGE_ENTRIES: usize = 1000;
@@ -107,7 +108,7 @@ pub(crate) struct Engine<S> {
     long_scripts: Arc<Semaphore>,
     /// Runs these.
     run_apart: RunApart,
-    /// Places for units that read ranges.
+    /// Places for units that read ranges, or very many keys.
     ranges: Semaphore,
     /// Whether they run on the thread that asks for them.
     scripts_in_place: bool,
@@ -364,7 +365,7 @@ impl<S: RedisStore> Engine<S> {
         let mut place = None;
         let mut receivers = BTreeMap::new();
         for _ in 0..LOADS_MAX {
-            if place.is_none() && !needs.ranges.is_empty() {
+            if place.is_none() && (!needs.ranges.is_empty() || needs.keys.len() > KEYS_TOGETHER) {
                 let Ok(taken) = timeout_at(caller.deadline, self.ranges.acquire()).await else {
                     let why = "other commands that read many keys took all the time".to_owned();
                     return Err(RedisStoreError::Overloaded(why).into());
@@ -435,7 +436,13 @@ impl<S: RedisStore> Engine<S> {
             let keys: Vec<_> = needs.keys.iter().cloned().collect();
             let found = self.store.get(caller, keys.clone()).await?;
             loaded.now_ms = found.now_ms;
-            loaded.entries = keys.into_iter().zip(found.entries.into_iter().map(|entry| entry.map(Arc::new))).collect();
+            let mut entries = keys.into_iter().zip(found.entries.into_iter().map(|entry| entry.map(Arc::new)));
+            loaded.entries = entries.by_ref().take(KEYS_TOGETHER).collect();
+            // Other connections have turns on this thread while very many entries are taken.
+            while entries.len() > 0 {
+                yield_now().await;
+                loaded.entries.extend(entries.by_ref().take(KEYS_TOGETHER));
+            }
             calls += 1;
         }
 
@@ -488,7 +495,7 @@ impl<S: RedisStore> Engine<S> {
         if !has_script || self.scripts_in_place {
             let mut view = view;
             let bounds = ScriptBounds { limits: self.script_limits, is_quick: false };
-            let result = run_all(&unit.calls, &mut view, &*self.interpreter, bounds);
+            let result = run_in_turns(&unit.calls, &mut view, &*self.interpreter, bounds).await;
             return (result.map_err(Stop::from), view);
         }
 
@@ -581,7 +588,7 @@ struct LoadedRun<'a> {
     view: UnitView,
     /// Whether all that was read is of one moment.
     is_of_one_moment: bool,
-    /// Its place among those that read ranges.
+    /// Its place among those that read ranges, or very many keys.
     place: Option<SemaphorePermit<'a>>,
 }
 

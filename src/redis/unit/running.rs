@@ -1,6 +1,6 @@
 //! Runs the calls of a unit over a view, within what its scripts may cost.
 
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 
 use super::{ScriptInvocation, UnitCall};
 use crate::{
@@ -57,49 +57,124 @@ impl From<RunStop> for Stop {
     }
 }
 
-/// Runs all calls over a view. A refused call is a reply, and the others go on.
+/// A run of the calls of a unit.
+struct UnitRun<'a> {
+    view: &'a mut UnitView,
+    interpreter: &'a dyn Interpreter,
+    bounds: ScriptBounds,
+    /// The end of the time of all its scripts.
+    until: Instant,
+    /// Number of scripts that have run.
+    scripts: usize,
+    /// A reply for each call.
+    replies: Vec<RedisReply>,
+    /// Number of bytes of the replies.
+    bytes: usize,
+}
+
+impl<'a> UnitRun<'a> {
+    fn new(view: &'a mut UnitView, interpreter: &'a dyn Interpreter, bounds: ScriptBounds, calls: usize) -> Self {
+        let until = Instant::now() + bounds.limits.time_max;
+        let replies = Vec::with_capacity(calls);
+        Self { view, interpreter, bounds, until, scripts: 0, replies, bytes: 0 }
+    }
+
+    /// Runs one call.
+    fn run(&mut self, call: &UnitCall) -> Result<RedisReply, RunStop> {
+        match call {
+            UnitCall::Command(arguments) => {
+                let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+                commands::run(self.view, &arguments).map_err(RunStop::Stopped)
+            }
+            UnitCall::Script(script) => {
+                // Without a bound on all of them, thousands of scripts that do not end would have a place for hours.
+                let time_max = self.bounds.limits.time_max;
+                let left = if self.scripts == 0 { time_max } else { self.until - Instant::now() };
+                if left.is_zero() {
+                    return Err(self.bounds.out_of_time());
+                }
+
+                self.scripts += 1;
+                let limits = ScriptLimits { time_max: left, ..self.bounds.limits };
+                run_script(script, self.view, self.interpreter, ScriptBounds { limits, ..self.bounds })
+            }
+        }
+    }
+
+    /// Runs a command of very many keys in parts. `None` means that it runs as a whole.
+    async fn run_divided(&mut self, call: &UnitCall) -> Option<Result<RedisReply, RunStop>> {
+        let UnitCall::Command(arguments) = call else { return None };
+        if arguments.len() <= commands::KEYS_TOGETHER {
+            return None;
+        }
+
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        let mut joined = None;
+        for part in commands::divide(&arguments)? {
+            let reply = match commands::run(self.view, &part) {
+                Ok(reply) => reply,
+                Err(stop) => return Some(Err(stop.into())),
+            };
+            joined = Some(match joined {
+                Some(before) => commands::join(before, reply),
+                None => reply,
+            });
+            yield_now().await;
+        }
+        joined.map(Ok)
+    }
+
+    /// Adds the reply of a call. A refused call is a reply, and the others go on.
+    fn add(&mut self, result: Result<RedisReply, RunStop>) -> Result<(), RunStop> {
+        let reply = match result {
+            Err(RunStop::Stopped(Stop::Refused(text))) => RedisReply::error(text),
+            other => other?,
+        };
+
+        self.bytes += reply.bytes();
+        if self.bytes > REPLY_BYTES_MAX {
+            let text = format!(
+                "ERR the replies have more than {REPLY_BYTES_MAX} bytes, the limit of a transaction: read less at a time"
+            );
+            return Err(Stop::Over(text).into());
+        }
+        self.replies.push(reply);
+        Ok(())
+    }
+}
+
+/// Runs all calls over a view.
 pub(super) fn run_all(
     calls: &[UnitCall],
     view: &mut UnitView,
     interpreter: &dyn Interpreter,
     bounds: ScriptBounds,
 ) -> Result<Vec<RedisReply>, RunStop> {
-    let until = Instant::now() + bounds.limits.time_max;
-    let mut scripts = 0;
-    let mut bytes = 0;
-    let mut replies = Vec::with_capacity(calls.len());
+    let mut run = UnitRun::new(view, interpreter, bounds, calls.len());
     for call in calls {
-        let result = match call {
-            UnitCall::Command(arguments) => {
-                let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-                commands::run(view, &arguments).map_err(RunStop::Stopped)
-            }
-            UnitCall::Script(script) => {
-                // Without a bound on all of them, thousands of scripts that do not end would have a place for hours.
-                let left = if scripts == 0 { bounds.limits.time_max } else { until - Instant::now() };
-                if left.is_zero() {
-                    return Err(bounds.out_of_time());
-                }
-                scripts += 1;
-                let limits = ScriptLimits { time_max: left, ..bounds.limits };
-                run_script(script, view, interpreter, ScriptBounds { limits, ..bounds })
-            }
-        };
-        let reply = match result {
-            Err(RunStop::Stopped(Stop::Refused(text))) => RedisReply::error(text),
-            other => other?,
-        };
-
-        bytes += reply.bytes();
-        if bytes > REPLY_BYTES_MAX {
-            let text = format!(
-                "ERR the replies have more than {REPLY_BYTES_MAX} bytes, the limit of a transaction: read less at a time"
-            );
-            return Err(Stop::Over(text).into());
-        }
-        replies.push(reply);
+        let result = run.run(call);
+        run.add(result)?;
     }
-    Ok(replies)
+    Ok(run.replies)
+}
+
+/// Runs all calls over a view, on a thread of connections, which have turns within commands of very many keys.
+pub(super) async fn run_in_turns(
+    calls: &[UnitCall],
+    view: &mut UnitView,
+    interpreter: &dyn Interpreter,
+    bounds: ScriptBounds,
+) -> Result<Vec<RedisReply>, RunStop> {
+    let mut run = UnitRun::new(view, interpreter, bounds, calls.len());
+
+    for call in calls {
+        let result = match run.run_divided(call).await {
+            Some(result) => result,
+            None => run.run(call),
+        };
+        run.add(result)?;
+    }
+    Ok(run.replies)
 }
 
 /// Runs a script. What it wrote before it failed is undone.
