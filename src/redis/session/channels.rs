@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tokio::{task::yield_now, time::timeout_at};
+use tokio::time::timeout_at;
 
 use super::{
     RedisSession,
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{
     RedisReply, RedisStore, RedisStoreError,
-    commands::{Arguments, CommandSpec, glob, wrong_number},
+    commands::{Arguments, CommandSpec, glob::GlobMatcher, wrong_number},
     key::WAITED_BYTES_MAX,
     reserved,
     resp::Protocol,
-    signals::{self, ChannelMessage, Inbox, Outbox, Topic},
+    signals::{self, ChannelMessage, Inbox, Outbox, Topic, WorkSteps},
     view::Stop,
 };
 
@@ -273,12 +273,12 @@ impl<S: RedisStore> RedisSession<S> {
 
     async fn list_channels(&self, pattern: &[u8]) -> Result<RedisReply, RedisStoreError> {
         let channels = signals::list_topics(self.node.store(), false).await?;
+        let matcher = GlobMatcher::new(pattern);
+        let mut steps = WorkSteps::default();
         let mut asked = Vec::new();
-        for (number, channel) in channels.into_keys().enumerate() {
-            if number % signals::COMPARED_TOGETHER == 0 {
-                yield_now().await;
-            }
-            if glob::matches(pattern, &channel) {
+        for channel in channels.into_keys() {
+            steps.count(matcher.steps(channel.len())).await;
+            if matcher.matches(&channel) {
                 asked.push(channel);
             }
         }

@@ -13,11 +13,14 @@ use super::{
     SharedSignals,
     names::{self, FeedSubject},
     port,
+    steps::WorkSteps,
 };
 use crate::{RedisChange, RedisStore, RedisStoreError, data::DatumKind, reserved};
 
 /// Pause before the feed is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Steps that it takes to look for those whom a write concerns.
+const CHANGE_STEPS: usize = 256;
 
 /// The feed that a node has at present, if it has one.
 pub(super) struct WriteFeed(watch::Sender<Option<FeedNumber>>);
@@ -55,6 +58,7 @@ fn no_feed() -> RedisStoreError {
 /// Passes on what waiting clients must hear of. Never returns.
 pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>) {
     let mut number = 0;
+    let mut steps = WorkSteps::default();
     loop {
         let (from, to) = names::all();
         match store.watch(&port(), from, to).await {
@@ -65,7 +69,9 @@ pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>) 
                 // What happened while there was no feed is found by another look.
                 shared.places.wake_all();
                 while let Some(changes) = changes.recv().await {
-                    changes.iter().for_each(|change| pass_on(&shared, change));
+                    for change in &changes {
+                        pass_on(&shared, change, &mut steps).await;
+                    }
                 }
                 shared.feed.0.send_replace(None);
                 if !Planted::RedisFeedGapUntold.is_on() {
@@ -78,11 +84,12 @@ pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>) 
     }
 }
 
-fn pass_on(shared: &SharedSignals, change: &RedisChange) {
+async fn pass_on(shared: &SharedSignals, change: &RedisChange, steps: &mut WorkSteps) {
+    steps.count(CHANGE_STEPS).await;
     match (names::subject(&change.key), &change.value) {
         // A node of an earlier version lets its clients speak as Sentinel does.
         (FeedSubject::Message(channel), Some(_)) if reserved::is_reserved(channel) => {}
-        (FeedSubject::Message(channel), Some(message)) => shared.topics.deliver(channel, message),
+        (FeedSubject::Message(channel), Some(message)) => shared.topics.deliver(channel, message, steps).await,
         (FeedSubject::Key, Some(value)) => shared.places.wake(&change.key, DatumKind::from_entry(value)),
         (FeedSubject::Waiter(key), None) => shared.places.wake(key, None),
         (FeedSubject::Message(_) | FeedSubject::Key, None)

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
-use super::SharedSignals;
+use super::{SharedSignals, steps::WorkSteps};
 use crate::{NodeAddress, RedisStore};
 
 const CHANNEL: &[u8] = b"+switch-master";
@@ -25,7 +25,7 @@ pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>, 
                 for name in &master_names {
                     let NodeAddress { host, port, .. } = &leader;
                     let message = format!("{name} {} {} {host} {port}", before.host, before.port);
-                    shared.topics.deliver(CHANNEL, message.as_bytes());
+                    shared.topics.deliver(CHANNEL, message.as_bytes(), &mut WorkSteps::default()).await;
                 }
             }
         }

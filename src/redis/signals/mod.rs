@@ -8,6 +8,7 @@
 //! feed        the writes of the keyspace, as this node applies them, for both
 //! publish     messages, and the number of their receivers
 //! masters     changes of the leader, as Sentinel tells them
+//! steps       turns for others during long work
 //! ```
 //!
 //! Everything that nodes must agree on is an entry of the keyspace, so it survives a change of leader by itself, and the only thing that a
@@ -41,6 +42,7 @@ mod masters;
 mod names;
 mod places;
 mod publish;
+mod steps;
 mod topics;
 
 use std::{
@@ -60,8 +62,9 @@ use feed::{FeedNumber, WriteFeed};
 use leases::{LeaseChanges, Leases, LeasesWritten};
 pub(crate) use places::{LocalPlace, WaiterStanding};
 pub(crate) use publish::{
-    COMPARED_TOGETHER, channels_with_receivers, count_receivers, count_subscribers, list_topics, message_write, publish,
+    channels_with_receivers, count_receivers, count_subscribers, list_topics, message_write, publish,
 };
+pub(crate) use steps::WorkSteps;
 pub(crate) use topics::{ChannelMessage, Inbox, Outbox, Topic};
 use {places::LocalPlaces, topics::Topics};
 
@@ -197,8 +200,8 @@ impl<S> NodeSignals<S> {
 
     /// Gives a message to the subscribers of this node, as its feed does.
     #[cfg(test)]
-    pub(crate) fn deliver(&self, channel: &[u8], message: &[u8]) {
-        self.shared.topics.deliver(channel, message);
+    pub(crate) async fn deliver(&self, channel: &[u8], message: &[u8]) {
+        self.shared.topics.deliver(channel, message, &mut WorkSteps::default()).await;
     }
 
     /// Removes a subscriber, and has it no longer counted soon.

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tokio::task::yield_now;
-
-use super::{Topic, names, port};
-use crate::{Expiry, LockClaim, RedisStore, RedisStoreError, RedisTxn, RedisWrite, commands::glob};
+use super::{Topic, names, port, steps::WorkSteps};
+use crate::{
+    Expiry, LockClaim, RedisStore, RedisStoreError, RedisTxn, RedisWrite,
+    commands::glob::{self, GlobMatcher},
+};
 
 /// Number of entries that are read at a time.
 const PAGE_ENTRIES: usize = 1000;
@@ -13,18 +14,26 @@ const PAGE_ENTRIES: usize = 1000;
 const ENTRIES_MAX: usize = 100_000;
 /// Their bytes.
 const ENTRIES_BYTES_MAX: usize = 8 << 20;
-/// Comparisons with a pattern before others have a turn on the same thread.
-pub(crate) const COMPARED_TOGETHER: usize = 4;
+/// The steps that it takes to make a matcher of a pattern, about. A plain comparison that takes fewer needs none.
+const MATCHER_STEPS: usize = 2048;
 
 /// The number of subscribers that a message of a channel would reach, patterns included.
 pub(crate) async fn count_receivers<S: RedisStore>(store: &S, channel: &[u8]) -> Result<u64, RedisStoreError> {
     let own = Topic { is_pattern: false, name: channel.to_vec() };
     let mut count = count_subscribers(store, &own).await?;
-    for (number, (pattern, subscribers)) in list_topics(store, true).await?.into_iter().enumerate() {
-        if number % COMPARED_TOGETHER == 0 {
-            yield_now().await;
-        }
-        if glob::matches(&pattern, channel) {
+    let mut steps = WorkSteps::default();
+
+    for (pattern, subscribers) in list_topics(store, true).await? {
+        let plain_steps = pattern.len() * channel.len();
+        let is_heard = if plain_steps <= MATCHER_STEPS {
+            steps.count(plain_steps).await;
+            glob::matches(&pattern, channel)
+        } else {
+            let matcher = GlobMatcher::new(&pattern);
+            steps.count(MATCHER_STEPS + matcher.steps(channel.len())).await;
+            matcher.matches(channel)
+        };
+        if is_heard {
             count += subscribers;
         }
     }
@@ -37,23 +46,27 @@ pub(crate) async fn channels_with_receivers<S: RedisStore>(
     channels: BTreeSet<Vec<u8>>,
 ) -> Result<BTreeSet<Vec<u8>>, RedisStoreError> {
     let mut heard = BTreeSet::new();
-    if channels.is_empty() {
+    let mut unheard = channels;
+    if unheard.is_empty() {
         return Ok(heard);
     }
 
-    let patterns = list_topics(store, true).await?;
-    let mut compared = 0;
-    for channel in channels {
-        let mut is_heard = false;
-        for pattern in patterns.keys() {
-            if compared % COMPARED_TOGETHER == 0 {
-                yield_now().await;
+    let mut steps = WorkSteps::default();
+    for pattern in list_topics(store, true).await?.into_keys() {
+        let matcher = GlobMatcher::new(&pattern);
+        steps.count(MATCHER_STEPS).await;
+        for channel in &unheard {
+            steps.count(matcher.steps(channel.len())).await;
+            if matcher.matches(channel) {
+                heard.insert(channel.clone());
             }
-            compared += 1;
-            is_heard |= glob::matches(pattern, &channel);
         }
-        let own = Topic { is_pattern: false, name: channel };
-        if is_heard || count_subscribers(store, &own).await? > 0 {
+        unheard.retain(|channel| !heard.contains(channel));
+    }
+
+    for name in unheard {
+        let own = Topic { is_pattern: false, name };
+        if count_subscribers(store, &own).await? > 0 {
             heard.insert(own.name);
         }
     }

@@ -10,10 +10,11 @@ use std::{
 
 use tokio::sync::mpsc;
 
+use super::steps::WorkSteps;
 use crate::{
     RedisStoreError,
     clients::ListedClient,
-    commands::glob,
+    commands::glob::GlobMatcher,
     resp::{Protocol, write_push},
 };
 
@@ -22,8 +23,10 @@ const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Patterns with subscribers at a node. Each message is compared with all of them, at all nodes.
 const PATTERNS_MAX: usize = 1024;
-/// Their bytes: the time of a comparison is the product of both lengths.
+/// Their bytes: a comparison takes longer with each word of a pattern.
 const PATTERNS_BYTES_MAX: usize = 32 << 10;
+/// Steps that it takes to give a message to a subscriber.
+const SEND_STEPS: usize = 128;
 
 /// A channel, or a pattern of channels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +37,53 @@ pub(crate) struct Topic {
 
 /// The subscribers of a node.
 #[derive(Default)]
-pub(super) struct Topics(Mutex<BTreeMap<Topic, BTreeMap<u64, Outbox>>>);
+pub(super) struct Topics(Mutex<TopicTable>);
+
+#[derive(Default)]
+struct TopicTable {
+    topics: BTreeMap<Topic, SubscribedTopic>,
+    /// All patterns among them. `None` after a change of these.
+    patterns: Option<Arc<[Arc<SubscribedPattern>]>>,
+}
+
+/// A topic that has subscribers.
+struct SubscribedTopic {
+    /// By their ids.
+    subscribers: BTreeMap<u64, Outbox>,
+    /// How names are compared with it, if it is a pattern.
+    pattern: Option<Arc<SubscribedPattern>>,
+}
+
+/// A pattern that has subscribers.
+struct SubscribedPattern {
+    name: Arc<[u8]>,
+    matcher: GlobMatcher,
+}
+
+impl SubscribedTopic {
+    fn new(topic: &Topic) -> Self {
+        let pattern =
+            || SubscribedPattern { name: topic.name.as_slice().into(), matcher: GlobMatcher::new(&topic.name) };
+        Self { subscribers: BTreeMap::new(), pattern: topic.is_pattern.then(|| Arc::new(pattern())) }
+    }
+}
+
+impl TopicTable {
+    /// All patterns that have subscribers.
+    fn patterns(&mut self) -> Arc<[Arc<SubscribedPattern>]> {
+        // They stand behind all channels.
+        let all = self.topics.range(Topic { is_pattern: true, name: Vec::new() }..);
+        let all = || all.filter_map(|(_, subscribed)| subscribed.pattern.clone()).collect();
+        Arc::clone(self.patterns.get_or_insert_with(all))
+    }
+
+    /// A topic has its first subscriber, or has lost its last one.
+    fn note_change(&mut self, topic: &Topic) {
+        if topic.is_pattern {
+            self.patterns = None;
+        }
+    }
+}
 
 /// The way of messages to a client.
 #[derive(Clone)]
@@ -79,19 +128,22 @@ impl ChannelMessage {
 impl Topics {
     /// Adds a subscriber, and returns the number of those of the topic.
     pub(super) fn add(&self, topic: &Topic, outbox: &Outbox) -> usize {
-        let mut topics = self.topics();
-        let subscribers = topics.entry(topic.clone()).or_default();
-        subscribers.insert(outbox.client.id, outbox.clone());
-        subscribers.len()
+        let mut table = self.table();
+        if !table.topics.contains_key(topic) {
+            table.note_change(topic);
+        }
+        let subscribed = table.topics.entry(topic.clone()).or_insert_with(|| SubscribedTopic::new(topic));
+        subscribed.subscribers.insert(outbox.client.id, outbox.clone());
+        subscribed.subscribers.len()
     }
 
     /// Fails if there is no room for the patterns among these topics.
     pub(super) fn ensure_room(&self, new: &[Topic]) -> Result<(), RedisStoreError> {
-        let topics = self.topics();
-        let is_new = |topic: &&Topic| topic.is_pattern && !topics.contains_key(topic);
+        let table = self.table();
+        let is_new = |topic: &&Topic| topic.is_pattern && !table.topics.contains_key(topic);
         let new: Vec<_> = new.iter().filter(is_new).collect();
 
-        let present = || topics.range(Topic { is_pattern: true, name: Vec::new() }..).map(|(topic, _)| topic);
+        let present = || table.topics.range(Topic { is_pattern: true, name: Vec::new() }..).map(|(topic, _)| topic);
         let count = present().count() + new.len();
         let bytes: usize = present().chain(new.iter().copied()).map(|topic| topic.name.len()).sum();
 
@@ -106,45 +158,59 @@ impl Topics {
 
     /// Removes a subscriber, and returns the number of those that are left.
     pub(super) fn remove(&self, topic: &Topic, client: u64) -> usize {
-        let mut topics = self.topics();
-        let Some(subscribers) = topics.get_mut(topic) else { return 0 };
-        subscribers.remove(&client);
-        let count = subscribers.len();
+        let mut table = self.table();
+        let Some(subscribed) = table.topics.get_mut(topic) else { return 0 };
+        subscribed.subscribers.remove(&client);
+        let count = subscribed.subscribers.len();
         if count == 0 {
-            topics.remove(topic);
+            table.topics.remove(topic);
+            table.note_change(topic);
         }
         count
     }
 
-    /// Gives a message to all subscribers of its channel: first to those of the channel itself.
-    pub(super) fn deliver(&self, channel: &[u8], message: &[u8]) {
-        let topics = self.topics();
-        let own = topics.get(&Topic { is_pattern: false, name: channel.to_vec() });
+    /// Gives a message to all subscribers of its channel: first to those of the channel itself. It is compared with the patterns without
+    /// the lock, and others have turns meanwhile. Whoever leaves in that time does not get it.
+    pub(super) async fn deliver(&self, channel: &[u8], message: &[u8], steps: &mut WorkSteps) {
         let message = ChannelMessage { pattern: None, channel: channel.into(), text: message.into() };
-        for outbox in own.into_iter().flat_map(BTreeMap::values) {
-            outbox.send(message.clone());
-        }
+        let own = Topic { is_pattern: false, name: channel.to_vec() };
+        steps.count(channel.len() + self.send(&own, &message) * SEND_STEPS).await;
 
-        let patterns = Topic { is_pattern: true, name: Vec::new() }..;
-        for (topic, subscribers) in topics.range(patterns).filter(|(topic, _)| glob::matches(&topic.name, channel)) {
-            let message = ChannelMessage { pattern: Some(topic.name.as_slice().into()), ..message.clone() };
-            subscribers.values().for_each(|outbox| outbox.send(message.clone()));
+        let patterns = self.table().patterns();
+        for SubscribedPattern { name, matcher } in patterns.iter().map(|pattern| &**pattern) {
+            steps.count(matcher.steps(channel.len())).await;
+            if matcher.matches(channel) {
+                let topic = Topic { is_pattern: true, name: name.to_vec() };
+                let message = ChannelMessage { pattern: Some(Arc::clone(name)), ..message.clone() };
+                steps.count(self.send(&topic, &message) * SEND_STEPS).await;
+            }
         }
+    }
+
+    /// Gives a message to the subscribers of one topic, and returns their number.
+    fn send(&self, topic: &Topic, message: &ChannelMessage) -> usize {
+        let table = self.table();
+        let Some(subscribed) = table.topics.get(topic) else { return 0 };
+        subscribed.subscribers.values().for_each(|outbox| outbox.send(message.clone()));
+        subscribed.subscribers.len()
     }
 
     /// Ends the connections of all subscribers.
     pub(super) fn disconnect_all(&self, reason: &str) {
-        self.topics().values().flat_map(BTreeMap::values).for_each(|outbox| outbox.disconnect(reason));
+        let table = self.table();
+        let all = table.topics.values().flat_map(|subscribed| subscribed.subscribers.values());
+        all.for_each(|outbox| outbox.disconnect(reason));
     }
 
     /// Ends the connections of the subscribers of one topic.
     pub(super) fn disconnect(&self, topic: &Topic, reason: &str) {
-        let topics = self.topics();
-        topics.get(topic).into_iter().flat_map(BTreeMap::values).for_each(|outbox| outbox.disconnect(reason));
+        let table = self.table();
+        let all = table.topics.get(topic).into_iter().flat_map(|subscribed| subscribed.subscribers.values());
+        all.for_each(|outbox| outbox.disconnect(reason));
     }
 
     /// The subscribers. No code panics while it holds the lock.
-    fn topics(&self) -> MutexGuard<'_, BTreeMap<Topic, BTreeMap<u64, Outbox>>> {
+    fn table(&self) -> MutexGuard<'_, TopicTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -194,23 +260,75 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::{
+        net::SocketAddr,
+        pin::pin,
+        slice,
+        task::{Context, Waker},
+    };
 
     use super::*;
-    use crate::clients::ClientList;
+    use crate::clients::{ClientGuard, ClientList};
 
-    #[test]
-    fn all_subscribers_share_the_bytes_of_a_message() {
+    /// A client that has subscribed to these topics.
+    fn subscribe(clients: &Arc<ClientList>, topics: &Topics, names: &[Topic]) -> (ClientGuard, Inbox) {
+        let guard = clients.enter(SocketAddr::from(([127, 0, 0, 1], 1)), None);
+        let (outbox, inbox) = Outbox::new(Arc::clone(&guard.client));
+        for topic in names {
+            topics.add(topic, &outbox);
+        }
+        (guard, inbox)
+    }
+
+    fn topic(is_pattern: bool, name: &str) -> Topic {
+        Topic { is_pattern, name: name.as_bytes().to_vec() }
+    }
+
+    /// These patterns cost the most. Others have turns, and may subscribe and leave, while a message is compared with them.
+    #[tokio::test]
+    async fn a_message_that_is_compared_with_many_patterns_holds_up_nobody() {
         let clients = Arc::new(ClientList::new(1));
         let topics = Topics::default();
-        let subscribe = |is_pattern, name: &[u8]| {
-            let guard = clients.enter(SocketAddr::from(([127, 0, 0, 1], 1)), None);
-            let (outbox, inbox) = Outbox::new(Arc::clone(&guard.client));
-            topics.add(&Topic { is_pattern, name: name.to_vec() }, &outbox);
-            (guard, inbox)
-        };
-        let mut subscribers = [subscribe(false, b"news"), subscribe(false, b"news"), subscribe(true, b"n*")];
-        topics.deliver(b"news", b"text");
+        let mut names: Vec<_> =
+            (0..32).map(|number| topic(true, &format!("*{}{number:02}", "a".repeat(1000)))).collect();
+        names.push(topic(true, "a*"));
+        let [(_stays, mut inbox), (leaves, mut left)] = [(); 2].map(|()| subscribe(&clients, &topics, &names));
+
+        let channel = "a".repeat(1024);
+        let mut steps = WorkSteps::default();
+        let mut delivered = pin!(topics.deliver(channel.as_bytes(), b"text", &mut steps));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(delivered.as_mut().poll(&mut context).is_pending(), "nobody else has a turn");
+        topics.remove(&topic(true, "a*"), leaves.client.id);
+        delivered.await;
+
+        let message = inbox.try_next().expect("a message");
+        assert_eq!(message.pattern.as_deref(), Some(&b"a*"[..]));
+        assert!(inbox.try_next().is_none() && left.try_next().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_pattern_is_compared_from_its_first_subscriber_to_its_last() {
+        let clients = Arc::new(ClientList::new(1));
+        let topics = Topics::default();
+        let pattern = topic(true, "n*");
+        for _ in 0..2 {
+            let (guard, mut inbox) = subscribe(&clients, &topics, slice::from_ref(&pattern));
+            topics.deliver(b"news", b"text", &mut WorkSteps::default()).await;
+            assert!(inbox.try_next().is_some());
+            assert_eq!(topics.remove(&pattern, guard.client.id), 0);
+            topics.deliver(b"news", b"text", &mut WorkSteps::default()).await;
+            assert!(inbox.try_next().is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn all_subscribers_share_the_bytes_of_a_message() {
+        let clients = Arc::new(ClientList::new(1));
+        let topics = Topics::default();
+        let names = [topic(false, "news"), topic(false, "news"), topic(true, "n*")];
+        let mut subscribers = names.map(|name| subscribe(&clients, &topics, &[name]));
+        topics.deliver(b"news", b"text", &mut WorkSteps::default()).await;
 
         let messages = subscribers.each_mut().map(|(_, inbox)| inbox.try_next().expect("a message"));
         for message in &messages {

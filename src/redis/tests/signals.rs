@@ -777,16 +777,16 @@ async fn no_message_comes_after_the_acknowledgement_that_ends_a_subscription() {
     let nodes = SeveralNodes::new(1);
     let mut client = nodes.client(0);
     client.call("subscribe news other").await;
-    let deliver = |text: &[u8]| nodes.nodes[0].signals.deliver(b"news", text);
-    deliver(b"one");
+    let deliver = async |text: &'static [u8]| nodes.nodes[0].signals.deliver(b"news", text).await;
+    deliver(b"one").await;
     let one = "*3|$7|message|$4|news|$3|one|";
     assert_eq!(client.call("unsubscribe other").await, format!("{one}*3|$11|unsubscribe|$5|other|:1|"));
 
-    deliver(b"two");
-    deliver(b"last");
+    deliver(b"two").await;
+    deliver(b"last").await;
     let two = "*3|$7|message|$4|news|$3|two|*3|$7|message|$4|news|$4|last|";
     assert_eq!(client.call("unsubscribe").await, format!("{two}*3|$11|unsubscribe|$4|news|:0|"));
-    deliver(b"nobody");
+    deliver(b"nobody").await;
     assert!(timeout(PATIENCE, client.session.next_message()).await.is_err(), "a message without a subscription");
     assert_eq!(client.call("get key").await, "$-1|");
 }
