@@ -178,6 +178,11 @@ impl ListedClient {
         self.lock_told().clone()
     }
 
+    /// Whom it has proven to be.
+    pub(crate) fn identity(&self) -> Option<String> {
+        self.lock_told().identity.clone()
+    }
+
     /// Whether it has proven to be this one, or nothing if there is none.
     pub(crate) fn is_identified_as(&self, identity: Option<&str>) -> bool {
         self.lock_told().identity.as_deref() == identity

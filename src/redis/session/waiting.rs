@@ -152,7 +152,7 @@ impl<S: RedisStore> RedisSession<S> {
         }
 
         let deadline = self.caller().deadline;
-        match self.node.signals.enter(&stored, pop.kind, deadline).await {
+        match self.node.signals.enter(self.client(), &stored, pop.kind, deadline).await {
             Ok(place) => self.wait_for_turn(&pop, &place).await,
             Err(failure) => failure_reply(failure),
         }

@@ -45,8 +45,8 @@ const FAILED_ROUND: u64 = 0;
 /// From this number of waiting calls on, abandoned ones are searched for.
 const WAITING_MIN: usize = 1024;
 /// Maximum number of entries that a node holds. All of them are renewed all the time, so without a bound a few clients could have the
-/// cluster do nothing else.
-const HELD_MAX: usize = 16 << 10;
+/// cluster do nothing else. What each client may have of them: `shares`.
+pub(super) const HELD_MAX: usize = 20 << 10;
 /// Pause after a write that failed.
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -7,6 +7,7 @@
 //! topics      the clients of this node that have subscribed
 //! feed        the writes of the keyspace, as this node applies them, for both
 //! publish     messages, and the number of their receivers
+//! shares      how many places each client may have
 //! masters     changes of the leader, as Sentinel tells them
 //! steps       turns for others during long work
 //! ```
@@ -42,6 +43,7 @@ mod masters;
 mod names;
 mod places;
 mod publish;
+mod shares;
 mod steps;
 mod topics;
 
@@ -57,7 +59,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{RedisCaller, RedisStore, RedisStoreError, data::DatumKind};
+use crate::{RedisCaller, RedisStore, RedisStoreError, clients::ListedClient, data::DatumKind};
 use feed::{FeedNumber, WriteFeed};
 use leases::{LeaseChanges, Leases, LeasesWritten};
 pub(crate) use places::{LocalPlace, WaiterStanding};
@@ -66,7 +68,11 @@ pub(crate) use publish::{
 };
 pub(crate) use steps::WorkSteps;
 pub(crate) use topics::{ChannelMessage, Inbox, Outbox, Topic};
-use {places::LocalPlaces, topics::Topics};
+use {
+    places::LocalPlaces,
+    shares::{PlaceCounts, PlaceOwner, PlaceShares},
+    topics::Topics,
+};
 
 /// Time limit of a call of the store that the port makes for itself.
 const CALL_TIMEOUT: Duration = Duration::from_secs(4);
@@ -87,17 +93,20 @@ pub(crate) struct NodeSignals<S> {
 struct SharedSignals {
     feed: WriteFeed,
     leases: Leases,
+    shares: PlaceShares,
     places: LocalPlaces,
     topics: Topics,
 }
 
 impl<S: RedisStore> NodeSignals<S> {
     pub(crate) fn new(store: S, seed: u64, master_names: Vec<String>) -> Self {
+        let shares = PlaceShares::default();
         let shared = SharedSignals {
             feed: WriteFeed::default(),
             leases: Leases::default(),
             places: LocalPlaces::default(),
-            topics: Topics::default(),
+            topics: Topics::new(shares.clone()),
+            shares,
         };
         let node = format!("{seed:016x}");
         Self { store, node, master_names, shared: Arc::new(shared), tasks: Mutex::default() }
@@ -119,18 +128,22 @@ impl<S: RedisStore> NodeSignals<S> {
     }
 
     /// Has a client wait for values of a type in these keys, which are named as in the store. It has its place in the queue of each when
-    /// this returns. Fails if too many clients of this node wait.
+    /// this returns. Fails if too many clients of this node wait, or too many of its identity or address.
     pub(crate) async fn enter(
         &self,
+        client: &ListedClient,
         keys: &[Vec<u8>],
         kind: DatumKind,
         deadline: Instant,
     ) -> Result<LocalPlace, RedisStoreError> {
         self.listen(deadline).await?;
+        let owner = PlaceOwner::from_client(client);
+        let wanted = PlaceCounts { places: keys.len(), ..PlaceCounts::default() };
         let (place, written) = {
             let _turn = self.shared.leases.take_turn();
+            let share = self.shared.shares.take(&owner, wanted)?;
             self.shared.leases.ensure_room(keys.iter().cloned())?;
-            LocalPlace::enter(&self.shared, &self.node, keys, kind)
+            LocalPlace::enter(&self.shared, &self.node, keys, kind, share)
         };
 
         written.by(deadline).await?;
@@ -169,11 +182,9 @@ impl<S: RedisStore> NodeSignals<S> {
         let feed = self.listen(deadline).await?;
         let written = {
             let _turn = self.shared.leases.take_turn();
-            self.shared.topics.ensure_room(topics)?;
             self.shared.leases.ensure_room(topics.iter().map(|topic| names::receiver(topic, &self.node)))?;
-
-            let counts = topics.iter().map(|topic| (topic, self.shared.topics.add(topic, outbox)));
-            self.note_counts(counts)
+            let counts = self.shared.topics.add(topics, outbox)?;
+            self.note_counts(topics.iter().zip(counts))
         };
         written.by(deadline).await?;
         // If the feed ends later, it ends this connection.

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{SharedSignals, leases::LeasesWritten, names, port};
+use super::{SharedSignals, leases::LeasesWritten, names, port, shares::PlaceShare};
 use crate::{RedisStore, RedisStoreError, data::DatumKind};
 
 /// Maximum number of clients that wait for a key.
@@ -70,6 +70,8 @@ pub(crate) struct LocalPlace {
     woken: Arc<Notify>,
     /// The places that it has seen, by the numbers of the keys.
     seen: Mutex<Vec<u64>>,
+    /// What it has of the places of this node.
+    _share: PlaceShare,
 }
 
 impl LocalPlace {
@@ -79,6 +81,7 @@ impl LocalPlace {
         node: &str,
         keys: &[Vec<u8>],
         kind: DatumKind,
+        share: PlaceShare,
     ) -> (Self, LeasesWritten) {
         let id = shared.places.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let woken = Arc::new(Notify::new());
@@ -90,6 +93,7 @@ impl LocalPlace {
             node: node.to_owned(),
             woken: Arc::clone(&woken),
             seen: Mutex::new(vec![u64::MAX; keys.len()]),
+            _share: share,
         };
 
         for key in keys {

@@ -10,7 +10,10 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::steps::WorkSteps;
+use super::{
+    shares::{PlaceCounts, PlaceOwner, PlaceShare, PlaceShares},
+    steps::WorkSteps,
+};
 use crate::{
     RedisStoreError,
     clients::ListedClient,
@@ -21,10 +24,6 @@ use crate::{
 /// Messages that wait for a client to read them, and their bytes.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Patterns with subscribers at a node. Each message is compared with all of them, at all nodes.
-const PATTERNS_MAX: usize = 1024;
-/// Their bytes: a comparison takes longer with each word of a pattern.
-const PATTERNS_BYTES_MAX: usize = 32 << 10;
 /// Steps that it takes to give a message to a subscriber.
 const SEND_STEPS: usize = 128;
 
@@ -37,7 +36,11 @@ pub(crate) struct Topic {
 
 /// The subscribers of a node.
 #[derive(Default)]
-pub(super) struct Topics(Mutex<TopicTable>);
+pub(super) struct Topics {
+    table: Mutex<TopicTable>,
+    /// What clients have of the places of this node.
+    shares: PlaceShares,
+}
 
 #[derive(Default)]
 struct TopicTable {
@@ -52,6 +55,9 @@ struct SubscribedTopic {
     subscribers: BTreeMap<u64, Outbox>,
     /// How names are compared with it, if it is a pattern.
     pattern: Option<Arc<SubscribedPattern>>,
+    /// The subscriber for which the place of the topic counts.
+    payer: u64,
+    share: PlaceShare,
 }
 
 /// A pattern that has subscribers.
@@ -60,11 +66,20 @@ struct SubscribedPattern {
     matcher: GlobMatcher,
 }
 
+impl Topic {
+    /// The places that it takes while it has subscribers.
+    fn counts(&self) -> PlaceCounts {
+        let pattern_bytes = if self.is_pattern { self.name.len() } else { 0 };
+        PlaceCounts { places: 1, patterns: usize::from(self.is_pattern), pattern_bytes }
+    }
+}
+
 impl SubscribedTopic {
-    fn new(topic: &Topic) -> Self {
+    fn new(topic: &Topic, payer: u64, share: PlaceShare) -> Self {
         let pattern =
             || SubscribedPattern { name: topic.name.as_slice().into(), matcher: GlobMatcher::new(&topic.name) };
-        Self { subscribers: BTreeMap::new(), pattern: topic.is_pattern.then(|| Arc::new(pattern())) }
+        let pattern = topic.is_pattern.then(|| Arc::new(pattern()));
+        Self { subscribers: BTreeMap::new(), pattern, payer, share }
     }
 }
 
@@ -89,6 +104,8 @@ impl TopicTable {
 #[derive(Clone)]
 pub(crate) struct Outbox {
     client: Arc<ListedClient>,
+    /// Whom the subscriptions of the client count for: who it was when they began.
+    owner: PlaceOwner,
     sender: mpsc::Sender<ChannelMessage>,
     bytes: Arc<AtomicUsize>,
 }
@@ -126,34 +143,37 @@ impl ChannelMessage {
 }
 
 impl Topics {
-    /// Adds a subscriber, and returns the number of those of the topic.
-    pub(super) fn add(&self, topic: &Topic, outbox: &Outbox) -> usize {
-        let mut table = self.table();
-        if !table.topics.contains_key(topic) {
-            table.note_change(topic);
-        }
-        let subscribed = table.topics.entry(topic.clone()).or_insert_with(|| SubscribedTopic::new(topic));
-        subscribed.subscribers.insert(outbox.client.id, outbox.clone());
-        subscribed.subscribers.len()
+    /// No subscribers. Their places are among those of the shares.
+    pub(super) fn new(shares: PlaceShares) -> Self {
+        Self { table: Mutex::default(), shares }
     }
 
-    /// Fails if there is no room for the patterns among these topics.
-    pub(super) fn ensure_room(&self, new: &[Topic]) -> Result<(), RedisStoreError> {
-        let table = self.table();
-        let is_new = |topic: &&Topic| topic.is_pattern && !table.topics.contains_key(topic);
-        let new: Vec<_> = new.iter().filter(is_new).collect();
+    /// Adds a subscriber of these topics, each of which is named once, and returns the numbers of those that each has then. Callers that add
+    /// and remove subscribers take turns. Fails if the client may have no further places; then nothing was done.
+    pub(super) fn add(&self, topics: &[Topic], outbox: &Outbox) -> Result<Vec<usize>, RedisStoreError> {
+        let new = {
+            let table = self.table();
+            let is_new = |topic: &&Topic| !table.topics.contains_key(topic);
+            topics.iter().filter(is_new).collect::<Vec<_>>()
+        };
+        let shares = new.iter().map(|topic| self.shares.take(&outbox.owner, topic.counts()));
+        let shares = shares.collect::<Result<Vec<_>, _>>()?;
+        // Patterns are read without the lock: it may take long.
+        let made = |(topic, share): (&Topic, _)| (topic.clone(), SubscribedTopic::new(topic, outbox.client.id, share));
+        let made: Vec<_> = new.into_iter().zip(shares).map(made).collect();
 
-        let present = || table.topics.range(Topic { is_pattern: true, name: Vec::new() }..).map(|(topic, _)| topic);
-        let count = present().count() + new.len();
-        let bytes: usize = present().chain(new.iter().copied()).map(|topic| topic.name.len()).sum();
-
-        if !new.is_empty() && (count > PATTERNS_MAX || bytes > PATTERNS_BYTES_MAX) {
-            return Err(RedisStoreError::TooLarge(format!(
-                "a node keeps {PATTERNS_MAX} patterns with subscribers and {PATTERNS_BYTES_MAX} bytes of them, and no more: subscribe to \
-                 channels, or at another node"
-            )));
+        let mut table = self.table();
+        for (topic, subscribed) in made {
+            table.note_change(&topic);
+            table.topics.insert(topic, subscribed);
         }
-        Ok(())
+        let mut counts = Vec::with_capacity(topics.len());
+        for topic in topics {
+            let Some(subscribed) = table.topics.get_mut(topic) else { continue };
+            subscribed.subscribers.insert(outbox.client.id, outbox.clone());
+            counts.push(subscribed.subscribers.len());
+        }
+        Ok(counts)
     }
 
     /// Removes a subscriber, and returns the number of those that are left.
@@ -161,12 +181,17 @@ impl Topics {
         let mut table = self.table();
         let Some(subscribed) = table.topics.get_mut(topic) else { return 0 };
         subscribed.subscribers.remove(&client);
-        let count = subscribed.subscribers.len();
-        if count == 0 {
+        let Some((first, outbox)) = subscribed.subscribers.first_key_value() else {
             table.topics.remove(topic);
             table.note_change(topic);
+            return 0;
+        };
+
+        if subscribed.payer == client {
+            subscribed.payer = *first;
+            subscribed.share.move_to(&outbox.owner);
         }
-        count
+        subscribed.subscribers.len()
     }
 
     /// Gives a message to all subscribers of its channel: first to those of the channel itself. It is compared with the patterns without
@@ -211,7 +236,7 @@ impl Topics {
 
     /// The subscribers. No code panics while it holds the lock.
     fn table(&self) -> MutexGuard<'_, TopicTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -220,7 +245,8 @@ impl Outbox {
     pub(crate) fn new(client: Arc<ListedClient>) -> (Self, Inbox) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let bytes = Arc::new(AtomicUsize::new(0));
-        (Self { client, sender, bytes: Arc::clone(&bytes) }, Inbox { receiver, bytes })
+        let owner = PlaceOwner::from_client(&client);
+        (Self { client, owner, sender, bytes: Arc::clone(&bytes) }, Inbox { receiver, bytes })
     }
 
     fn send(&self, message: ChannelMessage) {
@@ -274,9 +300,7 @@ mod tests {
     fn subscribe(clients: &Arc<ClientList>, topics: &Topics, names: &[Topic]) -> (ClientGuard, Inbox) {
         let guard = clients.enter(SocketAddr::from(([127, 0, 0, 1], 1)), None);
         let (outbox, inbox) = Outbox::new(Arc::clone(&guard.client));
-        for topic in names {
-            topics.add(topic, &outbox);
-        }
+        topics.add(names, &outbox).expect("there is room");
         (guard, inbox)
     }
 
@@ -320,6 +344,34 @@ mod tests {
             topics.deliver(b"news", b"text", &mut WorkSteps::default()).await;
             assert!(inbox.try_next().is_none());
         }
+    }
+
+    /// Otherwise a client could take places for others that stay, and go.
+    #[test]
+    fn the_place_of_a_topic_counts_for_one_of_its_subscribers() {
+        let clients = Arc::new(ClientList::new(1));
+        let topics = Topics::default();
+        let names: Vec<_> = (0..1024).map(|number| topic(true, &number.to_string())).collect();
+        let guards = [("ann", 0), ("ann", 1), ("bob", 1)].map(|(name, first)| {
+            let guard = clients.enter(SocketAddr::from(([127, 0, 0, 1], 1)), Some(name.to_owned()));
+            let (outbox, _) = Outbox::new(Arc::clone(&guard.client));
+            topics.add(&names[first..], &outbox).expect("places that are there cost nothing");
+            (guard, outbox)
+        });
+
+        let [(first, _), (second, ann), (_, bob)] = &guards;
+        let more = || [topic(true, "more")];
+        topics.add(&more(), ann).expect_err("she has all that she may have");
+        for name in &names {
+            topics.remove(name, first.client.id);
+        }
+        topics.add(&more(), ann).expect("one of them has no subscribers any more");
+        topics.remove(&more()[0], second.client.id);
+        for name in &names {
+            topics.remove(name, second.client.id);
+        }
+        topics.add(&more(), bob).expect("he has one fewer");
+        topics.add(&[topic(true, "another")], bob).expect_err("he has all that he may have");
     }
 
     #[tokio::test]

@@ -110,3 +110,52 @@ async fn strangers_end_connections_of_their_own_address_and_subscribers() {
     assert_eq!(neighbour.call(&format!("client kill id {worker_id}")).await, ":1|");
     assert!(is_ended(&worker) && !is_ended(&neighbour));
 }
+
+/// Places of subscriptions and of clients that wait: each address has a part of what others leave, and so has each identity.
+#[tokio::test(start_paused = true)]
+async fn no_client_takes_all_places_of_a_node() {
+    let nodes = SeveralNodes::new(1);
+    let here = nodes.client(0);
+    let mut greedy: Vec<_> = (0..17).map(|_| client_at(&here, [10, 0, 0, 1], None)).collect();
+    for (number, client) in greedy.iter_mut().enumerate() {
+        let channels: Vec<_> = (0..1000).map(|channel| format!("{number}-{channel}")).collect();
+        let reply = client.call(&format!("subscribe {}", channels.join(" "))).await;
+        assert_eq!(number < 16, reply.ends_with(":1000|"), "{number}: {reply}");
+    }
+    assert!(greedy[16].call("subscribe 0-0").await.ends_with(":1|"), "another has it already");
+    let keys: Vec<_> = (0..64).map(|key| format!("k{key}")).collect();
+    let waits = format!("blpop {} 0.1", keys.join(" "));
+    let mut waiting = Vec::new();
+    for _ in 0..10 {
+        let mut client = client_at(&here, [10, 0, 0, 1], None);
+        let waits = waits.clone();
+        waiting.push(tokio::spawn(async move { client.call(&waits).await }));
+    }
+    let mut refused = 0;
+    for waiting in waiting {
+        let reply = waiting.await.expect("no panic");
+        let is_refused = reply.starts_with("-ERR a node keeps 16384 places");
+        assert!(is_refused || reply == "*-1|", "{reply}");
+        refused += usize::from(is_refused);
+    }
+    assert!(refused > 0, "there is room for 6 of 10");
+
+    let mut others = [([10, 0, 0, 2], None), ([10, 0, 0, 1], Some("ann"))].map(|(at, name)| client_at(&here, at, name));
+    for (number, other) in others.iter_mut().enumerate() {
+        assert_eq!(other.call(&waits).await, "*-1|");
+        let channels: Vec<_> = (0..500).map(|channel| format!("other-{number}-{channel}")).collect();
+        assert!(other.call(&format!("subscribe {}", channels.join(" "))).await.ends_with(":500|"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_client_takes_all_patterns_of_a_node() {
+    let nodes = SeveralNodes::new(1);
+    let here = nodes.client(0);
+    let [mut greedy, mut again, mut other] = [1, 1, 2].map(|last| client_at(&here, [10, 0, 0, last], None));
+    let patterns: Vec<_> = (0..1024).map(|pattern| format!("{pattern}-*")).collect();
+    assert!(greedy.call(&format!("psubscribe {}", patterns.join(" "))).await.ends_with(":1024|"));
+    let refused = again.call("psubscribe other-*").await;
+    assert!(refused.starts_with("-ERR a node keeps 1024 patterns"), "{refused}");
+    assert!(other.call("psubscribe other-* more-*").await.ends_with(":2|"));
+}
