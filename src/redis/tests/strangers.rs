@@ -1,6 +1,11 @@
 //! Clients that would harm others: by what they publish, subscribe to, wait for, or end.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Waker},
+};
 
 use super::{
     Api, Scripted,
@@ -158,4 +163,17 @@ async fn no_client_takes_all_patterns_of_a_node() {
     let refused = again.call("psubscribe other-*").await;
     assert!(refused.starts_with("-ERR a node keeps 1024 patterns"), "{refused}");
     assert!(other.call("psubscribe other-* more-*").await.ends_with(":2|"));
+}
+
+/// There may be thousands of them, and none waits for anything.
+#[tokio::test]
+async fn others_have_turns_between_the_commands_of_a_transaction_that_a_node_answers_itself() {
+    let mut api = Api::new();
+    api.expect(&[("multi", "+OK|"), ("client getname", "+QUEUED|"), ("client getname", "+QUEUED|")]).await;
+    let mut executed = pin!(api.call("exec"));
+    let mut context = Context::from_waker(Waker::noop());
+    for turn in 0..2 {
+        assert!(executed.as_mut().poll(&mut context).is_pending(), "turn {turn}");
+    }
+    assert_eq!(executed.await, "*2|$-1|$-1|");
 }
