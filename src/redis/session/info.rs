@@ -79,6 +79,9 @@ impl<S: RedisStore> RedisSession<S> {
     }
 }
 
+/// Maximum number of commands that one request has described. A description takes a hundred times as much memory as a name.
+const DESCRIBED_MAX: usize = 256;
+
 /// Each node leads for its clients: it forwards what only the leader can do.
 pub(super) fn role() -> RedisReply {
     RedisReply::Array(vec![RedisReply::text("master"), RedisReply::Integer(0), RedisReply::Array(Vec::new())])
@@ -111,6 +114,12 @@ pub(super) fn command(arguments: &Arguments<'_>) -> CommandResult {
         (b"count", []) => Ok(RedisReply::count(commands::all().len())),
         (b"list", []) => {
             Ok(RedisReply::Array(commands::all().iter().map(|command| RedisReply::text(command.name)).collect()))
+        }
+        (b"info", names) if names.len() > DESCRIBED_MAX => {
+            let count = names.len();
+            Err(Stop::Refused(format!(
+                "ERR COMMAND INFO names {count} commands, and at most {DESCRIBED_MAX} are described together: name fewer"
+            )))
         }
         (b"info", names) => {
             let shown = |name: &&[u8]| commands::find(name).map_or(RedisReply::NilArray, describe);

@@ -177,3 +177,12 @@ async fn others_have_turns_between_the_commands_of_a_transaction_that_a_node_ans
     }
     assert_eq!(executed.await, "*2|$-1|$-1|");
 }
+
+#[tokio::test]
+async fn descriptions_of_commands_are_bounded() {
+    let mut api = Api::new();
+    let names = |count| " get".repeat(count);
+    assert!(api.call(&format!("command info{}", names(256))).await.starts_with("*256|*10|$3|get|"));
+    let refused = api.call(&format!("command info{}", names(257))).await;
+    assert_eq!(refused, "-ERR COMMAND INFO names 257 commands, and at most 256 are described together: name fewer|");
+}
