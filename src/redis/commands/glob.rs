@@ -197,6 +197,7 @@ impl GlobMatcher {
 /// The bytes that the first sign of a pattern matches, which is not a `*`, and how much of the pattern it takes.
 fn read_sign(pattern: &[u8]) -> (ByteBits, usize) {
     let mut bytes = ByteBits::default();
+
     match pattern {
         [b'?', ..] => return ([u64::MAX; 4], 1),
         [b'[', class @ ..] => {

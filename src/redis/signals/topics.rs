@@ -24,6 +24,11 @@ use crate::{
 /// Messages that wait for a client to read them, and their bytes.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Bytes of the messages that wait at a node for all clients together. Beyond that, fewer wait for each: a client that waits for an item is
+/// not written to meanwhile, so a thousand of them could have a thousand times [`WAITING_BYTES_MAX`].
+const NODE_BYTES_MAX: usize = 48 << 20;
+/// Bytes of the messages that wait for a client then.
+const CROWDED_BYTES_MAX: usize = 64 << 10;
 /// Steps that it takes to give a message to a subscriber.
 const SEND_STEPS: usize = 128;
 
@@ -40,6 +45,8 @@ pub(super) struct Topics {
     table: Mutex<TopicTable>,
     /// What clients have of the places of this node.
     shares: PlaceShares,
+    /// Number of bytes of the messages that wait.
+    waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -122,30 +129,56 @@ pub(crate) struct Inbox {
 pub(crate) struct ChannelMessage {
     /// The pattern by which the client gets it, unless it is by the channel itself.
     pattern: Option<Arc<[u8]>>,
-    channel: Arc<[u8]>,
-    text: Arc<[u8]>,
+    body: Arc<MessageBody>,
+}
+
+/// The bytes of a message. They are counted as long as it waits for somebody.
+#[derive(Debug)]
+struct MessageBody {
+    channel: Box<[u8]>,
+    text: Box<[u8]>,
+    /// The bytes of all messages that wait.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl ChannelMessage {
     pub(crate) fn write(&self, protocol: Protocol, out: &mut Vec<u8>) {
-        let channel: &[u8] = &self.channel;
+        let MessageBody { channel, text, .. } = &*self.body;
         match &self.pattern {
-            Some(pattern) => write_push(&[b"pmessage", &**pattern, channel, &self.text], protocol, out),
-            None => write_push(&[b"message", channel, &self.text], protocol, out),
+            Some(pattern) => write_push(&[b"pmessage", &**pattern, channel, text], protocol, out),
+            None => write_push(&[b"message", channel, text], protocol, out),
         }
     }
 
     /// Number of bytes that a client has to read, about.
     fn bytes(&self) -> usize {
         let pattern = self.pattern.as_ref().map_or(0, |pattern| pattern.len());
-        size_of::<Self>() + pattern + self.channel.len() + self.text.len()
+        size_of::<Self>() + pattern + self.body.bytes()
+    }
+}
+
+impl MessageBody {
+    fn new(channel: &[u8], text: &[u8], waiting: &Arc<AtomicUsize>) -> Self {
+        let body = Self { channel: channel.into(), text: text.into(), waiting: Arc::clone(waiting) };
+        waiting.fetch_add(body.bytes(), Ordering::Relaxed);
+        body
+    }
+
+    fn bytes(&self) -> usize {
+        self.channel.len() + self.text.len()
+    }
+}
+
+impl Drop for MessageBody {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
 }
 
 impl Topics {
     /// No subscribers. Their places are among those of the shares.
     pub(super) fn new(shares: PlaceShares) -> Self {
-        Self { table: Mutex::default(), shares }
+        Self { shares, ..Self::default() }
     }
 
     /// Adds a subscriber of these topics, each of which is named once, and returns the numbers of those that each has then. Callers that add
@@ -197,7 +230,8 @@ impl Topics {
     /// Gives a message to all subscribers of its channel: first to those of the channel itself. It is compared with the patterns without
     /// the lock, and others have turns meanwhile. Whoever leaves in that time does not get it.
     pub(super) async fn deliver(&self, channel: &[u8], message: &[u8], steps: &mut WorkSteps) {
-        let message = ChannelMessage { pattern: None, channel: channel.into(), text: message.into() };
+        let body = MessageBody::new(channel, message, &self.waiting);
+        let message = ChannelMessage { pattern: None, body: Arc::new(body) };
         let own = Topic { is_pattern: false, name: channel.to_vec() };
         steps.count(channel.len() + self.send(&own, &message) * SEND_STEPS).await;
 
@@ -252,7 +286,9 @@ impl Outbox {
     fn send(&self, message: ChannelMessage) {
         let bytes = message.bytes();
         let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if waiting <= WAITING_BYTES_MAX && self.sender.try_send(message).is_ok() {
+        let is_crowded = message.body.waiting.load(Ordering::Relaxed) > NODE_BYTES_MAX;
+        let most = if is_crowded { CROWDED_BYTES_MAX } else { WAITING_BYTES_MAX };
+        if waiting <= most && self.sender.try_send(message).is_ok() {
             return;
         }
 
@@ -346,6 +382,32 @@ mod tests {
         }
     }
 
+    /// Each reads nothing and has messages of its own.
+    #[tokio::test]
+    async fn messages_that_wait_take_a_bounded_part_of_the_memory_of_a_node() {
+        let clients = Arc::new(ClientList::new(1));
+        let topics = Topics::default();
+        let mut steps = WorkSteps::default();
+        let mut reads = subscribe(&clients, &topics, &[topic(false, "read")]);
+        let text = vec![b'x'; 500_000];
+        let mut silent = Vec::new();
+        for number in 0..200 {
+            let channel = number.to_string();
+            silent.push(subscribe(&clients, &topics, &[topic(false, &channel)]));
+            topics.deliver(channel.as_bytes(), &text, &mut steps).await;
+        }
+        let waiting = topics.waiting.load(Ordering::Relaxed);
+        assert!(waiting <= NODE_BYTES_MAX + 2 * text.len(), "{waiting} bytes wait");
+
+        // Whoever reads gets all messages that are not large.
+        for _ in 0..100 {
+            topics.deliver(b"read", &[b'x'; 10_000], &mut steps).await;
+            assert!(reads.1.try_next().is_some() && !reads.0.client.kill.is_cancelled());
+        }
+        drop(silent);
+        assert_eq!(topics.waiting.load(Ordering::Relaxed), 0);
+    }
+
     /// Otherwise a client could take places for others that stay, and go.
     #[test]
     fn the_place_of_a_topic_counts_for_one_of_its_subscribers() {
@@ -384,7 +446,7 @@ mod tests {
 
         let messages = subscribers.each_mut().map(|(_, inbox)| inbox.try_next().expect("a message"));
         for message in &messages {
-            assert!(Arc::ptr_eq(&message.text, &messages[0].text));
+            assert!(Arc::ptr_eq(&message.body, &messages[0].body));
         }
         let mut out = Vec::new();
         messages[2].write(Protocol::Resp3, &mut out);
