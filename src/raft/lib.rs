@@ -37,7 +37,7 @@ pub mod types;
 pub mod wire;
 
 pub use disk::{DiskReport, DiskShortage};
-pub use proposals::{last_look::Unfit, proposer::NoReply};
+pub use proposals::{audit_notes::NoteKind, last_look::Unfit, proposer::NoReply};
 pub use replica::{Replica, ReplicaParts};
 
 /// openraft's handle, with our types.

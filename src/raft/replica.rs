@@ -11,7 +11,7 @@ use crate::{
     disk::Disks,
     network::{Acknowledgements, addresses::Addresses, liveness::PeerLiveness, versions::PeerVersions},
     proposals::{
-        audit_notes::AuditNotes,
+        audit_notes::{AuditNotes, NoteKind},
         leadership::{Led, follow_leadership},
         proposer::{self, NoReply, Proposer},
         renewals::{self, Renewals},
@@ -171,13 +171,13 @@ impl Replica {
         self.proposer.propose_in(term, command, patience).await
     }
 
-    /// Records an act that does not change the table in the audit trail, in the background: at most a few a second. A note beyond that
-    /// limit, one that cannot be proposed, and one of a node that does not lead are counted in the next note.
+    /// Records an act that does not change the table in the audit trail, in the background: at most a few of its kind a second. A note
+    /// beyond that limit, one that cannot be proposed, and one of a node that does not lead are counted in the next note of the kind.
     ///
     /// Returns the task that does it. A caller that writes no entry afterwards, as before a transfer of the leadership, waits for it.
-    pub fn note(&self, note: Note) -> Option<JoinHandle<()>> {
+    pub fn note(&self, kind: NoteKind, note: Note) -> Option<JoinHandle<()>> {
         let is_known = self.table.versions().cluster() >= Version::AUDITED;
-        self.notes.write(note, is_known && self.leads() && !self.cut_off(), self.proposer.clone())
+        self.notes.write(kind, note, is_known && self.leads() && !self.cut_off(), self.proposer.clone())
     }
 
     /// The disks of the members.

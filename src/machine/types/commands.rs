@@ -70,7 +70,7 @@ pub struct Note {
     pub target: String,
     /// Why; may be empty.
     pub reason: String,
-    /// Notes that were left out since the last one, since there were too many.
+    /// Notes of its kind that were left out since the last one, since there were too many.
     pub omitted: u64,
 }
 

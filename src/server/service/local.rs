@@ -31,7 +31,7 @@ use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId
 use lockkeeper_metrics::Metrics;
 use lockkeeper_planted::Planted;
 use lockkeeper_policy::{RequestSubject, Right};
-use lockkeeper_raft::{NoReply, Replica, members::Members};
+use lockkeeper_raft::{NoReply, NoteKind, Replica, members::Members};
 use lockkeeper_redis::LibraryUse;
 use lockkeeper_table::{Applied, Delivery, Times};
 use lockkeeper_traces::{TraceSpan, Traces};
@@ -244,7 +244,7 @@ impl Local {
             let act = "refused".to_owned();
             let reason = error.message.clone().into_owned();
             // The note is written in the background, and only for some refusals, because a client can cause any number of them.
-            _ = self.replica.note(Note { who, act, reason, ..Note::default() });
+            _ = self.replica.note(NoteKind::Refusal, Note { who, act, reason, ..Note::default() });
         }
     }
 

@@ -8,7 +8,7 @@ use crate::{
     wire::Form,
 };
 use lockkeeper_machine::Note;
-use lockkeeper_raft::elections::handover;
+use lockkeeper_raft::{NoteKind, elections::handover};
 
 /// Time limit of a transfer of the leadership.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ impl Serve for TransferLeader {
         let target = self.to.map(|to| format!("node {to}")).unwrap_or_default();
         let who = caller.identity.as_ref().map(ToString::to_string);
         let note = Note { who, act: "transfer-leader".to_owned(), target, ..Note::default() };
-        if let Some(noting) = node.replica.note(note) {
+        if let Some(noting) = node.replica.note(NoteKind::OperatorAct, note) {
             // The note has a deadline of its own. If it fails, the process's log still has the outcome.
             _ = noting.await;
         }

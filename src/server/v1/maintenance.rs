@@ -31,7 +31,7 @@ use lockkeeper_machine::{LockName, Note, Page, Ticket, Token, WallTime};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{SaveSnapshotRequest, SaveSnapshotResponse, maintenance_server};
 use lockkeeper_raft::{
-    Replica,
+    NoteKind, Replica,
     backup::{self, BackupHeader},
     identity::ClusterId,
 };
@@ -99,7 +99,8 @@ impl Maintenance {
         tracing::info!(index = applied.index(), client = %caller.shown(), "sending a backup");
         let target = format!("from node {}", self.node_id);
         let who = caller.identity.as_ref().map(ToString::to_string);
-        _ = self.replica.note(Note { who, act: "save-snapshot".to_owned(), target, ..Note::default() });
+        let note = Note { who, act: "save-snapshot".to_owned(), target, ..Note::default() };
+        _ = self.replica.note(NoteKind::OperatorAct, note);
 
         let header = BackupHeader {
             cluster_id: self.cluster_id.clone(),
