@@ -154,6 +154,11 @@ impl Machine {
         self.waits.iter().filter(|(_, waiting)| waiting.request.is_none()).map(|(ticket, _)| ticket)
     }
 
+    /// The locks that an acquire wants, if it still waits.
+    pub fn wanted_by(&self, ticket: Ticket) -> Option<&[Want]> {
+        self.waits.get(ticket).map(|waiting| waiting.acquire.wants())
+    }
+
     /// The acquires that wait, in the order of arrival, each with the locks that it wants.
     pub fn queued(&self) -> impl Iterator<Item = (Ticket, &[Want])> {
         self.waits.iter().map(|(ticket, waiting)| (ticket, waiting.acquire.wants()))

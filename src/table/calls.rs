@@ -6,6 +6,8 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
+    future::pending,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -141,17 +143,34 @@ pub struct WaitingCall {
 
 impl WaitingCall {
     /// The end of the wait, or `None` if this node no longer leads.
-    pub async fn end(mut self) -> Option<WaitEnd> {
-        let end = (&mut self.end).await;
-        // A repeatable call goes on at the node that leads next. Of another one its client learns only that it broke off.
-        self.is_over = end.is_ok() || self.is_repeatable;
-        end.ok()
+    pub async fn end(self) -> Option<WaitEnd> {
+        let end = self.end_unless(pending::<Infallible>()).await;
+        end.unwrap_or_else(|never| match never {})
+    }
+
+    /// The same, unless `denied` returns before: then the client may not wait any more, and its place in the queue is not kept.
+    pub async fn end_unless<E>(mut self, denied: impl Future<Output = E>) -> Result<Option<WaitEnd>, E> {
+        tokio::select! {
+            // A grant that has come is not taken back.
+            biased;
+            end = &mut self.end => {
+                // A repeatable call goes on at the node that leads next. Of another one its client learns only that it broke off.
+                self.is_over = end.is_ok() || self.is_repeatable;
+                Ok(end.ok())
+            }
+            error = denied => {
+                self.is_repeatable = false;
+                Err(error)
+            }
+        }
     }
 }
 
 impl Drop for WaitingCall {
     fn drop(&mut self) {
         if !self.is_over {
+            // Before the listener hears of it: a call that it still saw here would keep the place.
+            self.end.close();
             // The receiver is gone when the node stops.
             let _ = self.broken.send(BrokenCall { ticket: self.ticket, is_repeatable: self.is_repeatable });
         }
@@ -194,6 +213,21 @@ mod tests {
         for call in waiting {
             assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
         }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_denied_gives_up_its_place_unless_its_wait_has_ended() {
+        let calls = WaitingCalls::default();
+        let mut breaks = calls.breaks().expect("the only listener");
+        let call = calls.begin(TICKET, true).expect("the first");
+        assert_eq!(call.end_unless(async { "denied" }).await, Err("denied"));
+        assert_eq!(breaks.try_recv(), Ok(BrokenCall { ticket: TICKET, is_repeatable: false }));
+        assert!(!calls.is_awaited(TICKET));
+
+        let call = calls.begin(TICKET, true).expect("the first");
+        calls.end(TICKET, &WaitEnd::Cancelled);
+        assert_eq!(call.end_unless(async { "denied" }).await, Ok(Some(WaitEnd::Cancelled)));
+        assert!(breaks.try_recv().is_err());
     }
 
     #[tokio::test]

@@ -2,9 +2,15 @@
 
 use std::fs;
 
-use lockkeeper::client::{Error, Refusal};
+use lockkeeper::{
+    client::{Error, Refusal},
+    machine::{Data, LockName, Mode, Want},
+    proto::v1::{SaveSnapshotRequest, maintenance_client::MaintenanceClient},
+};
+use tokio::time::timeout;
+use tonic::Status;
 
-use super::stage::{POLICY, Stage, acquire, end, from, open, options, reason, refusal};
+use super::stage::{POLICY, Stage, acquire, end, from, open, options, reason, refusal, waits_at_all_nodes};
 use crate::support::{LONG, lockkeeper, output, text, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,6 +93,63 @@ async fn a_watch_ends_when_the_policy_does_not_allow_it_any_more() {
     for _ in 0..3 {
         operators.message().await.expect("another identity is not concerned").expect("it goes on");
     }
+}
+
+/// Also one that a follower has passed on. The places in the queue are given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_waits_ends_when_the_policy_does_not_allow_it_any_more() {
+    let stage = Stage::new(Some(POLICY)).await;
+    let session = stage.session(Some("ops")).await;
+    let held = session.acquire("seats/1").await.expect("free");
+    let waits = waits_at_all_nodes(&stage, "shop-1", "seats/1").await;
+
+    fs::write(stage.policy_file(), POLICY.replace("\"acquire\", \"read\", \"watch\"]\nprefix", "\"read\"]\nprefix"))
+        .expect("written");
+    for wait in waits {
+        let status = timeout(LONG, wait).await.expect("it ends").expect("no panic");
+        assert_eq!(reason(&status), "PERMISSION_DENIED", "{status:?}");
+    }
+    let operator = stage.client(Some("ops"));
+    until("an empty queue", async || {
+        let found = operator.get("seats/1").await.ok()?;
+        (found.lock.queue_length == 0).then_some(())
+    })
+    .await;
+    drop(held);
+}
+
+/// The beginning of it is sent before, and the rest is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_ends_when_the_policy_does_not_allow_it_any_more() {
+    let stage = Stage::new(Some(POLICY)).await;
+    let session = stage.session(Some("ops")).await;
+    // More than the windows of a connection hold.
+    let held = futures::future::join_all((0..16).map(async |part| {
+        let want = |number| Want {
+            name: LockName::new(&format!("big/{part}/{number}")).expect("short"),
+            mode: Mode::Exclusive,
+            data: Some(Data::new(&[7; 16 * 1024]).expect("as much as there may be")),
+            keep_data: false,
+            must_exist: false,
+        };
+        session.acquire_wants((0..64).map(want).collect()).await.expect("free")
+    }))
+    .await;
+
+    let mut operator = MaintenanceClient::new(stage.cluster.node(1).channel().await.expect("it serves"));
+    let request = || {
+        let mut request = from(Some("ops"), SaveSnapshotRequest::default());
+        request.set_timeout(2 * LONG);
+        request
+    };
+    let backup = operator.save_snapshot(request()).await.expect("allowed").into_inner();
+    fs::write(stage.policy_file(), POLICY.replace(", \"administer\"", "")).expect("written");
+    let is_refused = |status: Status| (reason(&status) == "PERMISSION_DENIED").then_some(());
+    until("the new policy", async || operator.save_snapshot(request()).await.err().and_then(is_refused)).await;
+
+    let status = end(backup).await;
+    assert_eq!(reason(&status), "PERMISSION_DENIED", "{status:?}");
+    drop(held);
 }
 
 /// An identity that floods is refused with its limit, and another one is served meanwhile.

@@ -6,12 +6,15 @@ use lockkeeper::{
     client::{Client, Error, Refusal, Session, SessionOptions},
     config::AuthConfig,
     local::{ClusterOptions, LocalCluster},
-    proto::v1::{AcquireRequest, OpenSessionRequest, Want, locks_client::LocksClient, sessions_client::SessionsClient},
+    proto::v1::{
+        AcquireRequest, OpenSessionRequest, RequestId, Want, acquire_request::Wait, locks_client::LocksClient,
+        sessions_client::SessionsClient,
+    },
 };
 use lockkeeper_policy::BearerToken;
 use lockkeeper_types::Identity;
 use tempfile::TempDir;
-use tokio::time::timeout;
+use tokio::{task::JoinHandle, time::timeout};
 use tonic::{Request, Status, Streaming};
 
 use crate::support::{LONG, cluster_with, until};
@@ -177,6 +180,29 @@ pub(crate) fn open(session: &str) -> OpenSessionRequest {
 pub(crate) fn acquire(session: &str, name: &str) -> AcquireRequest {
     let want = Want { name: name.to_owned(), ..Want::default() };
     AcquireRequest { session_id: session.to_owned(), locks: vec![want], ..AcquireRequest::default() }
+}
+
+/// Acquires of this lock that wait at each node for as long as it takes, by sessions of this identity. Somebody else must hold the lock.
+pub(crate) async fn waits_at_all_nodes(stage: &Stage, who: &'static str, name: &str) -> Vec<JoinHandle<Status>> {
+    let mut waits = Vec::new();
+    for node_id in 1..=3 {
+        let session = format!("{:032x}", 0xaa00 + node_id);
+        stage.sessions(node_id).await.open(from(Some(who), open(&session))).await.expect("opened");
+        let wait = Some(Wait::WaitForever(true));
+        let id = Some(RequestId { id: 1, lowest: 1, ..RequestId::default() });
+        let mut request = from(Some(who), AcquireRequest { wait, request: id, ..acquire(&session, name) });
+        request.set_timeout(2 * LONG);
+        let mut locks = stage.locks(node_id).await;
+        waits.push(tokio::spawn(async move { locks.acquire(request).await.expect_err("it is not granted") }));
+    }
+
+    let operator = stage.client(Some("ops"));
+    until("all of them wait", async || {
+        let found = operator.get(name).await.ok()?;
+        (found.lock.queue_length == 3).then_some(())
+    })
+    .await;
+    waits
 }
 
 /// The reason of a refusal, as the protocol names it.

@@ -4,11 +4,11 @@ use std::fs;
 
 use lockkeeper::proto::v1::{KeepAliveRequest, PipelineRequest, WatchRequest};
 use lockkeeper_policy::TOKEN_PREFIX;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use super::stage::{Stage, end, from, open, reason, token, tokens, with_token};
+use super::stage::{Stage, end, from, open, reason, token, tokens, waits_at_all_nodes, with_token};
 use crate::support::{LONG, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,6 +112,27 @@ async fn streams_end_when_their_token_is_withdrawn() {
     for _ in 0..3 {
         of_another.message().await.expect("another token is not concerned").expect("it goes on");
     }
+}
+
+/// At each node, and those of another identity go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_waits_ends_when_its_token_is_withdrawn() {
+    let stage = Stage::new(None).await;
+    let session = stage.session(Some("ops")).await;
+    let held = session.acquire("seats/1").await.expect("free");
+    let waits = waits_at_all_nodes(&stage, "shop-1", "seats/1").await;
+    let other = stage.session(Some("shop-2")).await;
+    let of_another = tokio::spawn(async move { other.acquire("seats/1").await.map(drop) });
+
+    let hash = tokens().split('"').nth(3).expect("a hash").to_owned();
+    fs::write(stage.tokens_file(), tokens().replacen(&hash, &"0".repeat(64), 1)).expect("written");
+    for wait in waits {
+        let status = timeout(LONG, wait).await.expect("it ends").expect("no panic");
+        assert_eq!(reason(&status), "UNAUTHENTICATED", "{status:?}");
+    }
+    held.release().await.expect("it is held");
+    let granted = timeout(LONG, of_another).await.expect("the others have left the queue").expect("no panic");
+    granted.expect("another token is not concerned");
 }
 
 /// As a copy leaves the file when it is interrupted, or for a moment: emptied, before it is written.

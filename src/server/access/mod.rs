@@ -11,10 +11,11 @@
 //! * `file` reads a file again.
 //! * [`earlier`] serves clients of the cluster that this one was restored from.
 //!
-//! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, and ends when its token is withdrawn: within
-//! [`REREAD`] and [`SETTLING`] at the node that the client is connected to. So it does when its certificate expires, or no authority of
-//! this node has signed it any more ([`lockkeeper_transport::tls`]); there its connection ends, too. Each request of a pipeline and each
-//! renewal is decided anew. A watch ends once the policy of the leader no longer allows it.
+//! What lasts (a pipeline, keep-alive, watch, backup, an acquire that waits) has the identity of the request that began it, and ends when
+//! its token is withdrawn: within [`REREAD`] and [`SETTLING`] at the node that the client is connected to. So it does when its certificate
+//! expires, or no authority of this node has signed it any more ([`lockkeeper_transport::tls`]); there its connection ends, too. Each
+//! request of a pipeline and each renewal is decided anew. A watch and a wait end once the policy of the leader no longer allows them, a
+//! backup with the policy of the node that sends it.
 
 mod calls;
 mod connections;
@@ -211,8 +212,8 @@ impl Access {
         self.tokens.get()?.identity(token).cloned()
     }
 
-    /// Returns once the token by which the caller opened a stream is not its own any more, or its certificate counts no more, by itself or
-    /// as one of the earlier cluster. Never returns for other callers.
+    /// Returns once the token of a call that lasts is not its caller's own any more, or its certificate counts no more, by itself or as one
+    /// of the earlier cluster. Never returns for other callers.
     pub(crate) async fn withdrawn(self: Arc<Self>, caller: Caller) -> Error {
         let Some(token) = caller.token else { return self.certificate_over(&caller).await };
         let mut changes = self.changes.subscribe();
@@ -223,7 +224,9 @@ impl Access {
         }
 
         self.denied.fetch_add(1, Ordering::Relaxed);
-        Error::unauthenticated("the bearer token that opened this stream was withdrawn: open it again with another one")
+        Error::unauthenticated(
+            "the bearer token of this call was withdrawn while it lasted: call again with another one",
+        )
     }
 
     async fn certificate_over(&self, caller: &Caller) -> Error {
@@ -339,11 +342,16 @@ impl Access {
         self.policy.get().is_none_or(|policy| policy.decide(caller.identity.as_ref(), right, what).is_ok())
     }
 
-    /// Returns once the rules of the policy no longer allow this. It is for streams that were allowed when they began.
+    /// Returns once the rules of the policy no longer allow this. It is for what was allowed when it began, and lasts.
     pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: RequestSubject<'_>) -> Error {
+        self.denied_by(|| self.check(caller, right, what)).await
+    }
+
+    /// The same for a check of several rights.
+    pub(crate) async fn denied_by(&self, check: impl Fn() -> Result<(), Error>) -> Error {
         let mut changes = self.changes.subscribe();
         loop {
-            if let Err(error) = self.check(caller, right, what) {
+            if let Err(error) = check() {
                 return error;
             }
             if changes.changed().await.is_err() {

@@ -5,6 +5,7 @@
 
 use std::{
     fmt,
+    future::pending,
     sync::{Arc, OnceLock},
 };
 
@@ -27,7 +28,7 @@ use crate::{
     wire::{Form, Forward, status::outcome},
 };
 use lockkeeper_environment::Random;
-use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId, Stamp};
+use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId, Stamp, Ticket};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_planted::Planted;
 use lockkeeper_policy::{RequestSubject, Right};
@@ -222,6 +223,32 @@ impl Local {
         let events = watch_entries::start(self.replica.clone(), request, &owner);
         let events = events.inspect_err(|error| self.count_limit(error))?;
         Ok(until_error(events, denied))
+    }
+
+    /// Returns once the policy no longer lets the caller acquire what a wait of it is for.
+    pub(super) fn wait_denied<'a>(
+        &'a self,
+        caller: &'a Caller,
+        ticket: Ticket,
+    ) -> impl Future<Output = Error> + Send + use<'a> {
+        // The names are looked up in the table: a request need not be copied for the case that it waits.
+        let check = move || {
+            let names = self.replica.table().read(|applied| {
+                let wants = applied.machine.wanted_by(ticket).unwrap_or_default();
+                wants.iter().map(|want| want.name.clone()).collect::<Vec<_>>()
+            });
+            let mut names = names.iter().map(|name| RequestSubject::Name(name.as_str()));
+            names.try_for_each(|name| self.access.check(caller, Right::Acquire, name))
+        };
+
+        // Boxed, so that the future of an acquire at a node without a policy does not carry the space for it.
+        let denied = self.access.has_policy().then(|| Box::pin(self.access.denied_by(check)));
+        async move {
+            match denied {
+                Some(denied) => denied.await,
+                None => pending().await,
+            }
+        }
     }
 
     /// Refuses a request for which the caller has no right, or that uses the session of another identity.

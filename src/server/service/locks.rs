@@ -48,17 +48,17 @@ fn ensure_not_of_entries(node: &Local, request: &AcquireLocks) -> Result<(), Err
 }
 
 impl Serve for AcquireLocks {
-    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Acquired>, Error> {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<Acquired>, Error> {
         ensure_not_of_entries(node, &self)?;
         let Delivery { reply, wait, .. } = node.propose(self.into()).await?;
 
         let acquired = match (reply, wait) {
             (Reply::Acquired(end), _) => acquired(end)?,
             (Reply::Busy(busy), _) => Acquired::Busy(busy),
-            (Reply::Queued(_), Some(call)) => {
+            (Reply::Queued(ticket), Some(call)) => {
                 // The wait is measured however it ends.
                 let began = Instant::now();
-                let end = waiting::end_of_wait(&node.replica, call).await;
+                let end = waiting::end_of_wait(&node.replica, call, node.wait_denied(caller, ticket)).await;
                 node.metrics.waited(outcome_of(end.as_ref().ok()), began.elapsed());
                 if let Some(span) = &node.span {
                     span.part("wait", began, Instant::now());

@@ -61,6 +61,7 @@ use super::{
     wire::{Form, status::outcome},
 };
 use lockkeeper_machine::Revision;
+use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_proto::v1::StatusResponse;
 use lockkeeper_raft::Replica;
 use lockkeeper_redis::LibraryUse;
@@ -129,6 +130,22 @@ impl Service {
             // Boxed, so that the future of a request that begins no trace does not carry the space for it.
             Some(origin) => Box::pin(self.route_call(&Caller { origin, ..caller.clone() }, request)).await,
         }
+    }
+
+    /// The same for a call of its own, not one of a stream, which ends with its stream: a wait ends when its caller's token is withdrawn.
+    /// Its place in the queue is kept for a while, since a client whose token was replaced repeats the request with the new one.
+    pub(crate) async fn call_while_known<C: Serve>(
+        &self,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> Result<Form<C::Reply>, Error> {
+        if !C::may_wait(&request) || caller.identity.is_none() {
+            return self.call(caller, request).await;
+        }
+
+        // Boxed, so that the futures of other requests do not carry the space for it.
+        let withdrawn = Arc::clone(self.access()).withdrawn(caller.clone());
+        Box::pin(answer_unless(self.call(caller, request), withdrawn)).await
     }
 
     async fn route_call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
@@ -215,6 +232,25 @@ impl Service {
     ) -> BoxStream<'static, Result<T, Error>> {
         let withdrawn = Arc::clone(&self.local.access).withdrawn(caller.clone());
         until(caller.deadline, until_error(events, withdrawn))
+    }
+
+    /// Ends a stream for an administrator when the caller's token is withdrawn, or when the policy of this node no longer lets it
+    /// administer the cluster.
+    pub(crate) fn while_administrator<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        items: impl Stream<Item = Result<T, Error>> + Send + 'static,
+    ) -> impl Stream<Item = Result<T, Error>> + Send + 'static {
+        let withdrawn = Arc::clone(self.access()).withdrawn(caller.clone());
+        let access = Arc::clone(self.access());
+        let caller = caller.clone();
+
+        until_error(items, async move {
+            tokio::select! {
+                error = withdrawn => error,
+                error = access.denied(&caller, Right::Administer, RequestSubject::Cluster) => error,
+            }
+        })
     }
 
     /// Sends the events of the keyspace, from this node's own table. An error ends the stream.
@@ -348,6 +384,19 @@ impl Service {
     }
 }
 
+/// Returns the answer of a call, unless the other future returns its error before.
+async fn answer_unless<T>(
+    answer: impl Future<Output = Result<T, Error>>,
+    ended: impl Future<Output = Error>,
+) -> Result<T, Error> {
+    tokio::select! {
+        // An answer that has come counts: it may be a grant.
+        biased;
+        answer = answer => answer,
+        error = ended => Err(error),
+    }
+}
+
 /// Ends a stream that changes nothing at its deadline.
 fn until<T: Send + 'static>(
     deadline: Option<Deadline>,
@@ -364,6 +413,14 @@ mod tests {
 
     use super::*;
     use crate::api::FailureReason;
+
+    #[tokio::test]
+    async fn a_call_that_lasts_ends_with_the_token_of_its_caller_unless_its_answer_has_come() {
+        let withdrawn = || async { Error::unauthenticated("withdrawn") };
+        let error = answer_unless(std::future::pending::<Result<(), Error>>(), withdrawn()).await;
+        assert_eq!(error.expect_err("it would wait for ever").reason, FailureReason::Unauthenticated);
+        assert_eq!(answer_unless(async { Ok(1) }, withdrawn()).await.ok(), Some(1));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_ends_at_its_deadline_and_says_so() {

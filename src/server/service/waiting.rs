@@ -42,8 +42,15 @@ const CANCELLATIONS: usize = 64;
 /// How often a leader checks whether it is cut off.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Returns when the wait ends. Dropping the future breaks off the call.
-pub(super) async fn end_of_wait(replica: &Replica, call: WaitingCall) -> Result<WaitEnd, Error> {
+/// Returns when the wait ends, or `denied` returns. Dropping the future breaks off the call.
+///
+/// A caller that is denied its locks cannot take up its place again, so that is not kept: without the right to acquire, what would be
+/// granted to it meanwhile would be held until its session ends.
+pub(super) async fn end_of_wait(
+    replica: &Replica,
+    call: WaitingCall,
+    denied: impl Future<Output = Error>,
+) -> Result<WaitEnd, Error> {
     let broken_off = || {
         Error::broken_off(
             "this node no longer leads, or is cut off from most members: repeat the request with the same id, here or at \
@@ -56,7 +63,7 @@ pub(super) async fn end_of_wait(replica: &Replica, call: WaitingCall) -> Result<
     if !replica.leads() {
         return Err(broken_off());
     }
-    call.end().await.ok_or_else(broken_off)
+    call.end_unless(denied).await?.ok_or_else(broken_off)
 }
 
 /// While this node leads and is cut off, breaks off the calls that wait here.

@@ -2,7 +2,7 @@
 //!
 //! A thread at low priority writes a backup from a clone of the table, and the backup is sent as it is written: only [`PIECES_AHEAD`]
 //! pieces wait. The clone keeps the replaced parts of the table in memory, so its life is bounded: `unread` ends a stream of which nothing
-//! is read, and [`SENDING_MAX`] ends one that is read slowly.
+//! is read, and [`SENDING_MAX`] ends one that is read slowly. A stream also ends when its caller loses the right to a backup.
 
 use std::{
     io::{self, Write},
@@ -192,6 +192,7 @@ impl maintenance_server::Maintenance for Maintenance {
         let caller = caller(&self.service, &request)?;
         self.service.check(&caller, &SaveBackup)?;
         let pieces = self.save(&caller, request.into_inner().stale).await?;
+        let pieces = self.service.while_administrator(&caller, pieces);
         let pieces =
             pieces.map(|piece| piece.map(|data| SaveSnapshotResponse { data: data.into() }).map_err(Status::from));
         Ok(Response::new(pieces.boxed()))

@@ -107,7 +107,7 @@ impl Backend for Service {
         caller: &Caller,
         request: Form<C>,
     ) -> impl Future<Output = Result<Form<C::Reply>, Error>> + Send {
-        self.call(caller, request)
+        self.call_while_known(caller, request)
     }
 
     fn keep_alive(
