@@ -152,11 +152,11 @@ pub(super) async fn answer(console: &Console, caller: &Caller, call: &str, body:
             let NoArguments {} = read(body)?;
             Ok(json(&status(console, caller).await?))
         }
-        "level" => Ok(json(&level(console, caller, read(body)?)?)),
-        "search" => Ok(json(&search(console, caller, read(body)?)?)),
-        "lock" => Ok(json(&lock(console, caller, &read(body)?)?)),
+        "level" => Ok(json(&level(console, caller, read(body)?).await?)),
+        "search" => Ok(json(&search(console, caller, read(body)?).await?)),
+        "lock" => Ok(json(&lock(console, caller, &read(body)?).await?)),
         "sessions" => Ok(json(&sessions(console, caller, read(body)?).await?)),
-        "session" => Ok(json(&session(console, caller, &read(body)?)?)),
+        "session" => Ok(json(&session(console, caller, &read(body)?).await?)),
         "history" => Ok(json(&history(console, caller, &read(body)?)?)),
         "changes" => Ok(json(&past_changes(console, caller, read(body)?)?)),
         "force-release" => Ok(json(&force_release(console, caller, read(body)?).await?)),
@@ -213,22 +213,22 @@ async fn ask_leader(console: &Console) -> Option<StatusResponse> {
     }
 }
 
-fn level(console: &Console, caller: &Caller, asked: LevelQuery) -> Result<LevelShown, Error> {
+async fn level(console: &Console, caller: &Caller, asked: LevelQuery) -> Result<LevelShown, Error> {
     let LevelQuery { prefix, after_lock, after_folder } = asked;
     let after = match (after_lock, after_folder) {
         (_, Some(folder)) => Some(After::Folder(folder)),
         (Some(lock), None) => Some(After::Lock(name("after_lock", &lock)?)),
         (None, None) => None,
     };
-    let level = console.service.browse(caller, BrowseLocks { prefix, after, size: PAGE })?;
+    let level = console.service.browse(caller, BrowseLocks { prefix, after, size: PAGE }).await?;
     let children = level.children.into_iter().map(Into::into).collect();
     Ok(LevelShown { now: console.clock.wall_ms(), index: level.index, children, more: level.more })
 }
 
-fn search(console: &Console, caller: &Caller, asked: SearchQuery) -> Result<FoundShown, Error> {
+async fn search(console: &Console, caller: &Caller, asked: SearchQuery) -> Result<FoundShown, Error> {
     let SearchQuery { prefix, text, after } = asked;
     let after = after.map(|after| name("after", &after)).transpose()?;
-    let found = console.service.browse(caller, SearchLocks { prefix, text, after, size: PAGE })?;
+    let found = console.service.browse(caller, SearchLocks { prefix, text, after, size: PAGE }).await?;
     Ok(FoundShown {
         now: console.clock.wall_ms(),
         index: found.index,
@@ -238,7 +238,7 @@ fn search(console: &Console, caller: &Caller, asked: SearchQuery) -> Result<Foun
     })
 }
 
-fn lock(console: &Console, caller: &Caller, asked: &LockQuery) -> Result<LockShown, Error> {
+async fn lock(console: &Console, caller: &Caller, asked: &LockQuery) -> Result<LockShown, Error> {
     let name = name("name", &asked.name)?;
     let page = Page {
         size: PAGE,
@@ -248,7 +248,7 @@ fn lock(console: &Console, caller: &Caller, asked: &LockQuery) -> Result<LockSho
 
     let may_force = console.service.access().allows(caller, Right::ForceRelease, RequestSubject::Name(name.as_str()));
     // Read this node's own table, so that the page also shows a lock while there is no leader.
-    let known = console.service.browse(caller, ShowLock { name, page })?;
+    let known = console.service.browse(caller, ShowLock { name, page }).await?;
 
     let session = |view: &SessionView| HolderSession {
         ttl_ms: view.ttl.as_millis(),
@@ -278,13 +278,13 @@ async fn sessions(console: &Console, caller: &Caller, asked: SessionsQuery) -> R
     })
 }
 
-fn session(console: &Console, caller: &Caller, asked: &SessionQuery) -> Result<SessionPageShown, Error> {
+async fn session(console: &Console, caller: &Caller, asked: &SessionQuery) -> Result<SessionPageShown, Error> {
     let after = Token(number("after", asked.after.as_deref())?);
     let request = ShowSession { session: session_id("id", &asked.id)?, after };
 
     let now = console.clock.wall_ms();
 
-    Ok(match console.service.browse(caller, request)? {
+    Ok(match console.service.browse(caller, request).await? {
         None => SessionPageShown {
             now,
             index: 0,

@@ -2,6 +2,7 @@
 //!
 //! Any node answers from its own table, as a stale read does. So it still shows what it knew when its cluster has no leader, and the leader
 //! pays nothing for people who watch. The number of names that a look visits is bounded ([`LOOK_MAX`]), whatever the size of the table.
+//! Looks that visit many take turns ([`super::long_reads`]).
 
 use lockkeeper_machine::{LockName, Machine, NAME_BYTES_MAX, Page, Ticket, Token};
 
@@ -22,12 +23,15 @@ const FIRST: Page = Page { size: 1, holders_after: Token(0), waiters_after: Tick
 const NONE: Page = Page { size: 0, ..FIRST };
 
 /// A look at a clone of the table.
-pub(crate) trait Browse: Guarded + Sync {
+pub(crate) trait Browse: Guarded + Send + Sync {
     /// What the caller gets to see.
     type View;
 
     /// The name of the look in metrics.
     const NAME: &'static str;
+
+    /// The number of names that it visits at the most.
+    const VISITS_MAX: usize;
 
     /// Looks at the table as it is after the entry with this index.
     fn look(self, access: &Access, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error>;
@@ -37,6 +41,7 @@ impl Browse for BrowseLocks {
     type View = Level;
 
     const NAME: &'static str = "browse_locks";
+    const VISITS_MAX: usize = LOOK_MAX;
 
     fn look(self, _: &Access, _: &Caller, table: &Machine, index: u64) -> Result<Level, Error> {
         let size = self.size.clamp(1, PAGE_MAX);
@@ -124,6 +129,7 @@ impl Browse for SearchLocks {
     type View = LocksFound;
 
     const NAME: &'static str = "search_locks";
+    const VISITS_MAX: usize = LOOK_MAX;
 
     fn look(self, _: &Access, _: &Caller, table: &Machine, index: u64) -> Result<LocksFound, Error> {
         let size = self.size.clamp(1, PAGE_MAX);
@@ -155,6 +161,7 @@ impl Browse for ShowLock {
     type View = LockKnown;
 
     const NAME: &'static str = "show_lock";
+    const VISITS_MAX: usize = PAGE_MAX;
 
     fn look(self, _: &Access, _: &Caller, table: &Machine, index: u64) -> Result<LockKnown, Error> {
         let size = self.page.size.clamp(1, PAGE_MAX);
@@ -168,6 +175,7 @@ impl Browse for ShowSession {
     type View = Option<SessionShown>;
 
     const NAME: &'static str = "show_session";
+    const VISITS_MAX: usize = PAGE_MAX;
 
     fn look(self, access: &Access, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error> {
         let Some(view) = table.session(self.session) else { return Ok(None) };

@@ -2,7 +2,8 @@
 //!
 //! Any node answers from its own table, as often as once a second. So the work is bounded, whatever the size of the table: a look visits at
 //! most [`WAITS_MAX`] places in queues, the oldest first, and the changes of the latest entries, which every node keeps for watchers. It
-//! does not visit locks that nobody waits for and that nobody was granted lately.
+//! does not visit locks that nobody waits for and that nobody was granted lately. Those that visit much take turns
+//! ([`super::long_reads`]).
 
 use std::{
     cmp::Reverse,
@@ -27,12 +28,16 @@ const ROWS: usize = 20;
 const ROWS_MAX: usize = 100;
 
 impl Serve for ShowBusiest {
-    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<BusiestLocks>, Error> {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<BusiestLocks>, Error> {
         let table = node.replica.table();
         // The next answer counts from here on: all changes up to this entry are in memory by now.
         let index = table.notified();
         let (counted_after, changes) = table.latest_changes(self.after_index);
         let changes = changes.iter().map(AsRef::as_ref).take_while(|entry: &&EntryChanges| entry.index <= index);
+
+        let changed: usize = changes.clone().map(|entry| entry.changes.len()).sum();
+        let waiting = table.read(|applied| applied.machine.counts().waiters);
+        let _turn = node.long_reads.turn_for(caller, changed + waiting.min(WAITS_MAX)).await?;
 
         // Look at a clone, so that no apply waits for it.
         let machine = table.read(|applied| applied.machine.clone());

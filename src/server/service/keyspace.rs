@@ -10,11 +10,11 @@
 use std::{future::ready, iter::from_fn, sync::Arc, task::Poll};
 
 use futures::{StreamExt as _, future::Either, stream::FuturesOrdered};
-use tokio::{sync::OwnedSemaphorePermit, task::yield_now};
+use tokio::task::yield_now;
 
 use super::{
     local::{Local, Serve, page_size},
-    long_reads::LongReads,
+    long_reads::{LongReads, ReadTurn, VISITS_PER_TURN},
 };
 use crate::{
     api::{Caller, Error, FailureReason, Retry, requests::*},
@@ -34,8 +34,6 @@ const KEYS_IN_PLACE: usize = 16;
 const PAGE_BYTES: usize = 1024 * 1024;
 /// Maximum number of bytes that an entry takes in a message beside its key and value.
 const FIXED_BYTES: usize = 128;
-/// Number of keys that a read visits before it yields.
-const VISITS_PER_TURN: usize = 1000;
 /// Maximum number of bytes of the values that a read sorts.
 const SORTED_BYTES_MAX: usize = 16 << 20;
 // A page is closed after the entry that fills it, which may be one of the largest.
@@ -196,7 +194,7 @@ impl GetEntries {
 }
 
 impl Serve for ListEntries {
-    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntryPage>, Error> {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<EntryPage>, Error> {
         let (machine, now) = node.read_at(self.on_time, |applied, now| (applied.machine.clone(), now)).await?;
         let mut page = PageRoom::with_room_for(page_size(self.page_size, PAGE_MAX));
         let revision = machine.revision();
@@ -204,7 +202,7 @@ impl Serve for ListEntries {
         let (entries, more) = match (self.leased_by, self.at) {
             (None, at) => {
                 let range = machine.entries_at(&self.range, at.unwrap_or(revision)).map_err(Error::revision)?;
-                let mut turns = Turns::new(&node.long_reads);
+                let mut turns = Turns::new(&node.long_reads, caller);
                 page.fill_in_turns(range.visits(self.backwards), &mut turns).await?
             }
             (Some(session), None) => {
@@ -224,7 +222,7 @@ impl Serve for ListEntries {
 }
 
 impl Serve for SelectEntries {
-    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntriesSelected>, Error> {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<EntriesSelected>, Error> {
         let Self { select, at, stale, on_time } = self;
         let machine = if stale {
             node.frozen(true).await?.0
@@ -234,7 +232,7 @@ impl Serve for SelectEntries {
         let at = at.unwrap_or_else(|| machine.revision());
         let range = machine.entries_at(&select.range, at).map_err(Error::revision)?;
 
-        let mut turns = Turns::new(&node.long_reads);
+        let mut turns = Turns::new(&node.long_reads, caller);
         if is_count_of_all(&select) {
             let mut count = 0;
             for visit in range.visits(false) {
@@ -297,14 +295,15 @@ impl Serve for RunUnit {
 /// The visits of one read.
 struct Turns<'a> {
     visited: usize,
-    long_reads: &'a LongReads,
-    /// The permits of a long read, once this read is one.
-    turn: Option<[OwnedSemaphorePermit; 2]>,
+    long_reads: &'a Arc<LongReads>,
+    caller: &'a Caller,
+    /// The turn of a long read, once this read is one.
+    turn: Option<ReadTurn>,
 }
 
 impl<'a> Turns<'a> {
-    fn new(long_reads: &'a LongReads) -> Self {
-        Self { visited: 0, long_reads, turn: None }
+    fn new(long_reads: &'a Arc<LongReads>, caller: &'a Caller) -> Self {
+        Self { visited: 0, long_reads, caller, turn: None }
     }
 
     /// Counts a visit. Fails if too many long reads are under way.
@@ -312,7 +311,7 @@ impl<'a> Turns<'a> {
         self.visited += 1;
         if self.visited.is_multiple_of(VISITS_PER_TURN) {
             if self.turn.is_none() {
-                self.turn = Some(self.long_reads.turn().await?);
+                self.turn = Some(self.long_reads.turn(self.caller).await?);
             }
             yield_now().await;
         }
@@ -387,20 +386,21 @@ mod tests {
         (0..visits).map(|_| None)
     }
 
-    async fn read(long_reads: &LongReads, visits: usize) -> Result<(Vec<(Key, Arc<Entry>)>, bool), Error> {
-        PageRoom::with_room_for(1).fill_in_turns(nothing(visits), &mut Turns::new(long_reads)).await
+    async fn read(long_reads: &Arc<LongReads>, visits: usize) -> Result<(Vec<(Key, Arc<Entry>)>, bool), Error> {
+        PageRoom::with_room_for(1).fill_in_turns(nothing(visits), &mut Turns::new(long_reads, &Caller::default())).await
     }
 
     #[tokio::test]
     async fn a_read_that_visits_much_lets_others_have_their_turn() {
-        let long_reads = LongReads::default();
+        let long_reads = Arc::default();
         let had_turn = AtomicBool::new(false);
         let other = async { had_turn.store(true, Ordering::Relaxed) };
         let visits = (0..=VISITS_PER_TURN).map(|visit| {
             assert!(visit < VISITS_PER_TURN || had_turn.load(Ordering::Relaxed), "nobody else had a turn");
             None
         });
-        let mut turns = Turns::new(&long_reads);
+        let caller = Caller::default();
+        let mut turns = Turns::new(&long_reads, &caller);
         let mut page = PageRoom::with_room_for(1);
         let (found, ()) = tokio::join!(page.fill_in_turns(visits, &mut turns), other);
         assert_eq!(found.expect("one read"), (Vec::new(), false));
@@ -408,8 +408,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_read_that_visits_much_goes_on_and_too_many_are_refused() {
-        let long_reads = LongReads::default();
-        let first = long_reads.turn().await.expect("the first");
+        let long_reads = Arc::<LongReads>::default();
+        let first = long_reads.turn(&Caller::default()).await.expect("the first");
         read(&long_reads, VISITS_PER_TURN - 1).await.expect("a short read does not wait");
         let waiting: Vec<_> = (1..super::super::long_reads::LONG_READS_MAX)
             .map(|_| Box::pin(read(&long_reads, VISITS_PER_TURN)))

@@ -193,17 +193,20 @@ impl Local {
     }
 
     /// Looks at this node's own table, for people.
-    pub(super) fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
+    pub(super) async fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
         let began = Instant::now();
-        let seen = self.check(caller, &request).and_then(|()| {
-            // Read a clone, so that no apply waits for this read.
-            let (table, index) = self.replica.table().read(|applied| (applied.machine.clone(), applied.index()));
-            request.look(&self.access, caller, &table, index)
-        });
-
+        let seen = self.look(caller, request).await;
         let outcome = seen.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
         self.metrics.called(B::NAME, outcome, began.elapsed());
         seen
+    }
+
+    async fn look<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
+        self.check(caller, &request)?;
+        // Read a clone, so that no apply waits for this read.
+        let (table, index) = self.replica.table().read(|applied| (applied.machine.clone(), applied.index()));
+        let _turn = self.long_reads.turn_for(caller, table.counts().locks.min(B::VISITS_MAX)).await?;
+        request.look(&self.access, caller, &table, index)
     }
 
     /// Sends the events of the keyspace as this node applies them.

@@ -285,9 +285,9 @@ impl Service {
     }
 
     /// Looks at this node's own table, for people.
-    pub(crate) fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
+    pub(crate) async fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
         self.local.access.count_call(caller)?;
-        self.local.browse(caller, request)
+        self.local.browse(caller, request).await
     }
 
     /// Refuses a caller that may not even see this node's condition. For an answer that names no lock.
