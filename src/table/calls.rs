@@ -6,8 +6,6 @@
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
-    future::pending,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -142,27 +140,18 @@ pub struct WaitingCall {
 }
 
 impl WaitingCall {
-    /// The end of the wait, or `None` if this node no longer leads.
-    pub async fn end(self) -> Option<WaitEnd> {
-        let end = self.end_unless(pending::<Infallible>()).await;
-        end.unwrap_or_else(|never| match never {})
+    /// The wait's ticket.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
     }
 
-    /// The same, unless `denied` returns before: then the client may not wait any more, and its place in the queue is not kept.
-    pub async fn end_unless<E>(mut self, denied: impl Future<Output = E>) -> Result<Option<WaitEnd>, E> {
-        tokio::select! {
-            // A grant that has come is not taken back.
-            biased;
-            end = &mut self.end => {
-                // A repeatable call goes on at the node that leads next. Of another one its client learns only that it broke off.
-                self.is_over = end.is_ok() || self.is_repeatable;
-                Ok(end.ok())
-            }
-            error = denied => {
-                self.is_repeatable = false;
-                Err(error)
-            }
-        }
+    /// The end of the wait, or `None` if this node no longer leads. Dropping the future loses nothing; once it has returned, it must not be
+    /// called again.
+    pub async fn end(&mut self) -> Option<WaitEnd> {
+        let end = (&mut self.end).await;
+        // A repeatable call goes on at the node that leads next. Of another one its client learns only that it broke off.
+        self.is_over = end.is_ok() || self.is_repeatable;
+        end.ok()
     }
 }
 
@@ -210,23 +199,26 @@ mod tests {
         waiting.extend(calls.begin(TICKET, true));
         assert_eq!(waiting.len(), CALLS_PER_WAIT_MAX, "one had broken off");
         calls.end(TICKET, &WaitEnd::Cancelled);
-        for call in waiting {
+        for mut call in waiting {
             assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
         }
     }
 
     #[tokio::test]
-    async fn a_call_that_is_denied_gives_up_its_place_unless_its_wait_has_ended() {
+    async fn a_call_that_has_turned_to_something_else_is_told_the_end_all_the_same() {
         let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
-        let call = calls.begin(TICKET, true).expect("the first");
-        assert_eq!(call.end_unless(async { "denied" }).await, Err("denied"));
-        assert_eq!(breaks.try_recv(), Ok(BrokenCall { ticket: TICKET, is_repeatable: false }));
-        assert!(!calls.is_awaited(TICKET));
+        let mut call = calls.begin(TICKET, true).expect("there is room");
+        tokio::select! {
+            biased;
+            end = call.end() => panic!("it has not ended: {end:?}"),
+            () = async {} => {}
+        }
 
-        let call = calls.begin(TICKET, true).expect("the first");
+        assert!(calls.is_awaited(TICKET));
         calls.end(TICKET, &WaitEnd::Cancelled);
-        assert_eq!(call.end_unless(async { "denied" }).await, Ok(Some(WaitEnd::Cancelled)));
+        assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
+        drop(call);
         assert!(breaks.try_recv().is_err());
     }
 
@@ -234,10 +226,10 @@ mod tests {
     async fn an_answered_or_redirected_call_has_not_broken_off() {
         let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
-        let call = calls.begin(TICKET, true).expect("there is room");
+        let mut call = calls.begin(TICKET, true).expect("there is room");
         calls.end(TICKET, &WaitEnd::Cancelled);
         assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
-        let call = calls.begin(TICKET, true).expect("there is room");
+        let mut call = calls.begin(TICKET, true).expect("there is room");
         calls.break_off();
         assert_eq!(call.end().await, None);
         assert!(breaks.try_recv().is_err());
@@ -247,7 +239,7 @@ mod tests {
     async fn a_call_that_cannot_be_repeated_has_broken_off_also_when_the_node_broke_it_off() {
         let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
-        let call = calls.begin(TICKET, false).expect("there is room");
+        let mut call = calls.begin(TICKET, false).expect("there is room");
         assert_eq!(calls.times_broken_off(), 0);
         calls.break_off();
         assert_eq!((call.end().await, calls.times_broken_off()), (None, 1));

@@ -147,7 +147,7 @@ async fn a_wait_that_ends_in_its_own_batch_is_answered() {
     assert!(poll!(&mut release).is_pending());
     node.disk.syncs.open();
 
-    let call = soon(waits).await.expect("it leads").wait.expect("it has to wait");
+    let mut call = soon(waits).await.expect("it leads").wait.expect("it has to wait");
     soon(release).await.expect("it leads");
     let end = timeout(MOMENT, call.end()).await;
     assert!(matches!(end, Ok(Some(WaitEnd::Granted(_)))), "the call was not told: {end:?}");

@@ -44,11 +44,11 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Returns when the wait ends, or `denied` returns. Dropping the future breaks off the call.
 ///
-/// A caller that is denied its locks cannot take up its place again, so that is not kept: without the right to acquire, what would be
-/// granted to it meanwhile would be held until its session ends.
+/// A caller that is denied its locks is told so once the wait has ended in the table: it believes then that it holds nothing, and will not
+/// release what is granted to it. A grant that comes first is its answer all the same.
 pub(super) async fn end_of_wait(
     replica: &Replica,
-    call: WaitingCall,
+    mut call: WaitingCall,
     denied: impl Future<Output = Error>,
 ) -> Result<WaitEnd, Error> {
     let broken_off = || {
@@ -63,7 +63,32 @@ pub(super) async fn end_of_wait(
     if !replica.leads() {
         return Err(broken_off());
     }
-    call.end_unless(denied).await?.ok_or_else(broken_off)
+    let refusal = tokio::select! {
+        biased;
+        end = call.end() => return end.ok_or_else(broken_off),
+        refusal = denied => refusal,
+    };
+
+    if !cancel(replica, call.ticket()).await {
+        return Err(broken_off());
+    }
+    match call.end().await {
+        Some(WaitEnd::Cancelled) => Err(refusal),
+        end => end.ok_or_else(broken_off),
+    }
+}
+
+/// Ends a wait in the table, if it is still there. Returns whether that is known.
+async fn cancel(replica: &Replica, ticket: Ticket) -> bool {
+    loop {
+        match replica.propose(Command::CancelWait { ticket, repeats: None }, PATIENCE).await {
+            Ok(_) => return true,
+            Err(NoReply::NotLeader | NoReply::NoQuorum | NoReply::VersionTooLow { .. } | NoReply::Unfit(_)) => {
+                return false;
+            }
+            Err(NoReply::Overloaded | NoReply::DiskSpaceLow(_) | NoReply::Unknown) => sleep(LOOK).await,
+        }
+    }
 }
 
 /// While this node leads and is cut off, breaks off the calls that wait here.
