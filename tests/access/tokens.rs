@@ -123,6 +123,9 @@ async fn an_acquire_that_waits_ends_when_its_token_is_withdrawn() {
     let waits = waits_at_all_nodes(&stage, "shop-1", "seats/1").await;
     let other = stage.session(Some("shop-2")).await;
     let of_another = tokio::spawn(async move { other.acquire("seats/1").await.map(drop) });
+    let operator = stage.client(Some("ops"));
+    let queue_length = async || operator.get("seats/1").await.map(|found| found.lock.queue_length);
+    until("all of them wait", async || queue_length().await.ok().filter(|length| *length == 4)).await;
 
     let hash = tokens().split('"').nth(3).expect("a hash").to_owned();
     fs::write(stage.tokens_file(), tokens().replacen(&hash, &"0".repeat(64), 1)).expect("written");
@@ -130,8 +133,14 @@ async fn an_acquire_that_waits_ends_when_its_token_is_withdrawn() {
         let status = timeout(LONG, wait).await.expect("it ends").expect("no panic");
         assert_eq!(reason(&status), "UNAUTHENTICATED", "{status:?}");
     }
+    assert_eq!(
+        queue_length().await.ok(),
+        Some(1),
+        "what is refused has left the queue: its client will not release it"
+    );
+
     held.release().await.expect("it is held");
-    let granted = timeout(LONG, of_another).await.expect("the others have left the queue").expect("no panic");
+    let granted = timeout(LONG, of_another).await.expect("it is the next").expect("no panic");
     granted.expect("another token is not concerned");
 }
 

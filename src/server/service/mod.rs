@@ -38,7 +38,7 @@ pub(crate) mod waiting;
 mod watch;
 mod watch_entries;
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use futures::{
     Stream, StreamExt,
@@ -55,7 +55,7 @@ pub(crate) use self::local::{Local, Serve, UnitRunner};
 use super::{
     access::{Access, guard::Guarded},
     api::{
-        Caller, Deadline, Error,
+        Caller, Deadline, Error, Retry,
         requests::{EntriesWatched, GetEntries, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
     },
     wire::{Form, status::outcome},
@@ -87,6 +87,10 @@ pub(crate) type ReplyStream<T> = BoxStream<'static, Result<Form<T>, Error>>;
 const WAITS_FORWARDED_MAX: usize = 4096;
 // All of them fit on the connection to the leader.
 const _: () = assert!(WAITS_FORWARDED_MAX < Settings::PEERS.calls_max as usize);
+
+/// What a caller is told whose token was withdrawn while it waited, if the end of the wait is not known.
+const WAIT_NOT_ENDED: &str = "the token or the certificate of this call counts no more, and its wait may go on for some seconds: repeat \
+                              the request with the same id and another token, or close the session";
 
 /// The attribute of a forwarded request's span: the id of the node that leads.
 const FORWARDED_TO: &str = "lockkeeper.forwarded_to";
@@ -133,19 +137,36 @@ impl Service {
     }
 
     /// The same for a call of its own, not one of a stream, which ends with its stream: a wait ends when its caller's token is withdrawn.
-    /// Its place in the queue is kept for a while, since a client whose token was replaced repeats the request with the new one.
+    ///
+    /// A client that is refused believes that it holds nothing, and does not release. So the wait has ended before, and a grant that has
+    /// just come is given back. A certificate that counts no more ends the connection instead: its client comes again with another one, and
+    /// takes up its place.
     pub(crate) async fn call_while_known<C: Serve>(
         &self,
         caller: &Caller,
         request: Form<C>,
     ) -> Result<Form<C::Reply>, Error> {
-        if !C::may_wait(&request) || caller.identity.is_none() {
+        let has_token = caller.token.is_some() || caller.is_of_earlier;
+        if !C::may_wait(&request) || !has_token {
             return self.call(caller, request).await;
         }
 
+        let access = Arc::clone(self.access());
+        let withdrawn = async {
+            let error = access.withdrawn(caller.clone()).await;
+            if error.retry == Retry::No { error } else { pending().await }
+        };
+        let abandonment = C::abandonment(&request);
+        let give_up = async {
+            // Without an id, the wait ends with its call.
+            let Some(release) = abandonment else { return Ok(()) };
+            let caller = Caller { is_withdrawal: true, ..caller.clone() };
+            let given_up = self.call(&caller, Form::Typed(release)).await;
+            given_up.map(drop).map_err(|_| Error::broken_off(WAIT_NOT_ENDED))
+        };
+
         // Boxed, so that the futures of other requests do not carry the space for it.
-        let withdrawn = Arc::clone(self.access()).withdrawn(caller.clone());
-        Box::pin(answer_unless(self.call(caller, request), withdrawn)).await
+        Box::pin(answer_unless(self.call(caller, request), withdrawn, give_up)).await
     }
 
     async fn route_call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
@@ -384,17 +405,22 @@ impl Service {
     }
 }
 
-/// Returns the answer of a call, unless the other future returns its error before.
+/// Returns the answer of a call, unless the call is refused before it comes. Then it is given up, and goes on until that is done.
 async fn answer_unless<T>(
     answer: impl Future<Output = Result<T, Error>>,
-    ended: impl Future<Output = Error>,
+    refused: impl Future<Output = Error>,
+    give_up: impl Future<Output = Result<(), Error>>,
 ) -> Result<T, Error> {
-    tokio::select! {
+    let mut answer = pin!(answer);
+    let refusal = tokio::select! {
         // An answer that has come counts: it may be a grant.
         biased;
-        answer = answer => answer,
-        error = ended => Err(error),
-    }
+        answer = &mut answer => return answer,
+        refusal = refused => refusal,
+    };
+
+    give_up.await?;
+    Err(refusal)
 }
 
 /// Ends a stream that changes nothing at its deadline.
@@ -409,17 +435,27 @@ fn until<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use tokio::time::Instant;
 
     use super::*;
     use crate::api::FailureReason;
 
     #[tokio::test]
-    async fn a_call_that_lasts_ends_with_the_token_of_its_caller_unless_its_answer_has_come() {
-        let withdrawn = || async { Error::unauthenticated("withdrawn") };
-        let error = answer_unless(std::future::pending::<Result<(), Error>>(), withdrawn()).await;
-        assert_eq!(error.expect_err("it would wait for ever").reason, FailureReason::Unauthenticated);
-        assert_eq!(answer_unless(async { Ok(1) }, withdrawn()).await.ok(), Some(1));
+    async fn a_call_that_lasts_is_given_up_when_it_is_refused_unless_its_answer_has_come() {
+        let refused = || async { Error::unauthenticated("withdrawn") };
+        let given_up = Cell::new(0);
+        let give_up = |given_up: &Cell<u32>| given_up.set(given_up.get() + 1);
+        let never = pending::<Result<u32, Error>>;
+
+        let answer = answer_unless(never(), refused(), async { Ok(give_up(&given_up)) }).await;
+        assert_eq!(answer.expect_err("it would wait for ever").reason, FailureReason::Unauthenticated);
+        let answer = answer_unless(never(), refused(), async { Err(Error::no_leader()) }).await;
+        assert_eq!(answer.expect_err("its wait goes on").reason, FailureReason::NoLeader);
+
+        let answer = answer_unless(async { Ok(1) }, refused(), async { Ok(give_up(&given_up)) }).await;
+        assert_eq!((answer.ok(), given_up.get()), (Some(1), 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -88,6 +88,14 @@ impl Forward for AcquireLocks {
         }
     }
 
+    fn abandonment(request: &Form<Self>) -> Option<ReleaseLocks> {
+        let (session, id) = match request {
+            Form::Typed(request) => (request.session, request.request.as_ref()?.id),
+            Form::Message(message) => (session_id(&message.session_id).ok()?, message.request.as_ref()?.id),
+        };
+        Some(ReleaseLocks { session, request: None, target: Target::Acquire(id) })
+    }
+
     forwarded_by!(LocksClient, acquire);
 }
 

@@ -47,7 +47,7 @@ pub(crate) mod views;
 use tonic::{Request, Response, Status, transport::Channel};
 
 pub(crate) use self::locks::asks_to_wait;
-use super::api::{ApiCall, Error};
+use super::api::{ApiCall, Error, requests::ReleaseLocks};
 
 /// Maximum number of bytes of one message. 64 locks with their names and data fit.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -105,6 +105,11 @@ pub(crate) trait Forward: ApiCall<Reply: Encode> + Encode {
     /// Whether its reply may be late because it waits for a lock.
     fn may_wait(_request: &Form<Self>) -> bool {
         false
+    }
+
+    /// What ends such a wait for good, or gives back what it has got. `None` if the request has no id by which it could be named.
+    fn abandonment(_request: &Form<Self>) -> Option<ReleaseLocks> {
+        None
     }
 
     /// Calls the node at the other end of this channel.
