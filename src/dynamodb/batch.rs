@@ -1,8 +1,15 @@
 //! Requests about many items: each item for itself, or all at once in a transaction.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{self, Formatter},
+    marker::PhantomData,
+};
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{IgnoredAny, SeqAccess, Visitor},
+};
 
 use crate::{
     DynamoCaller, DynamoStore, DynamoTxn, Item,
@@ -10,7 +17,7 @@ use crate::{
     error::{CancellationReason, Error, ErrorType, Result},
     expression::evaluate::Projection,
     item::{ItemRecord, RequestMark, bytes_of},
-    items::{Prepared, WriteKind, projected, projection},
+    items::{Planned, Prepared, WriteKind, projected, projection},
     key,
     once::{self, KeptTransaction, TransactionHash},
     query::ANSWER_BYTES_MAX,
@@ -47,7 +54,7 @@ struct BatchGetResponse {
     consumed_capacity: Vec<Capacity>,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct UnprocessedKeys {
     keys: Vec<Item>,
@@ -59,6 +66,19 @@ struct UnprocessedKeys {
     expression_attribute_names: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attributes_to_get: Option<Vec<String>>,
+}
+
+impl UnprocessedKeys {
+    /// Asks for other keys of the same table.
+    fn new(asked: &ReadRequest) -> Self {
+        Self {
+            keys: Vec::new(),
+            consistent_read: asked.consistent_read,
+            projection_expression: asked.projection_expression.clone(),
+            expression_attribute_names: asked.expression_attribute_names.clone(),
+            attributes_to_get: asked.attributes_to_get.clone(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -103,7 +123,7 @@ struct BatchWriteResponse {
 #[serde(rename_all = "PascalCase")]
 struct TransactWrite {
     #[serde(default)]
-    transact_items: Option<Vec<TransactPart>>,
+    transact_items: Option<FirstParts<TransactPart>>,
     #[serde(default)]
     client_request_token: Option<String>,
     #[serde(default)]
@@ -119,6 +139,40 @@ struct TransactPart {
     condition_check: Option<WriteRequest>,
 }
 
+/// The parts of a transaction. Where there are too many, the first ones show it, and the others are passed over: a part of two bytes would
+/// take two kilobytes.
+struct FirstParts<T>(Vec<T>);
+
+/// Reads the first parts.
+struct PartsVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for FirstParts<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(PartsVisitor(PhantomData))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for PartsVisitor<T> {
+    type Value = FirstParts<T>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FirstParts<T>, A::Error> {
+        let mut parts = Vec::new();
+        while parts.len() <= TRANSACTION_MAX {
+            match list.next_element()? {
+                Some(part) => parts.push(part),
+                None => return Ok(FirstParts(parts)),
+            }
+        }
+
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(FirstParts(parts))
+    }
+}
+
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct TransactWriteResponse {
@@ -130,7 +184,7 @@ struct TransactWriteResponse {
 #[serde(rename_all = "PascalCase")]
 struct TransactGet {
     #[serde(default)]
-    transact_items: Option<Vec<GetPart>>,
+    transact_items: Option<FirstParts<GetPart>>,
     #[serde(default)]
     return_consumed_capacity: Option<String>,
 }
@@ -213,6 +267,7 @@ impl<S: DynamoStore> Database<S> {
         let mut responses: BTreeMap<_, _> = asked.keys().map(|name| (name.clone(), Vec::new())).collect();
         let mut unprocessed_keys = BTreeMap::<String, UnprocessedKeys>::new();
         let mut costs = Costs::default();
+        let mut kept = Vec::new();
         let mut answer_bytes = 0;
         let work = WorkBudget::default();
 
@@ -221,20 +276,20 @@ impl<S: DynamoStore> Database<S> {
             let mut located = Vec::new();
             if !is_full(answer_bytes) {
                 let parts: Vec<_> = chunk.iter().map(|(_, wanted)| ItemRequest { ..*wanted }).collect();
-                (located, _) = self.locate(caller, &parts, &[]).await?;
+                located = match self.locate(caller, &parts, &[]).await {
+                    Ok((located, _)) => located,
+                    // What there was room for is answered.
+                    Err(error) if error.kind == ErrorType::Throttled && answer_bytes > 0 => Vec::new(),
+                    Err(error) => return Err(error),
+                };
             }
 
             let mut located = located.into_iter();
             for (name, wanted) in chunk {
                 // The client asks again for the items that are left.
                 let Some(located) = located.next().filter(|_| !is_full(answer_bytes)) else {
-                    let left = unprocessed_keys.entry((*name).clone()).or_insert_with(|| UnprocessedKeys {
-                        consistent_read: asked[*name].consistent_read,
-                        projection_expression: asked[*name].projection_expression.clone(),
-                        expression_attribute_names: asked[*name].expression_attribute_names.clone(),
-                        attributes_to_get: asked[*name].attributes_to_get.clone(),
-                        ..UnprocessedKeys::default()
-                    });
+                    let left = unprocessed_keys.entry((*name).clone());
+                    let left = left.or_insert_with(|| UnprocessedKeys::new(&asked[*name]));
                     left.keys.push(wanted.attributes.clone());
                     continue;
                 };
@@ -245,6 +300,7 @@ impl<S: DynamoStore> Database<S> {
                 if let (Some(item), Some(items)) = (located.shown, responses.get_mut(*name)) {
                     let shown = projected(item, projections[*name].as_ref());
                     answer_bytes += json_bytes(&shown);
+                    kept.extend(located.decoded.map(|decoded| decoded.cut_to(&shown)));
                     items.push(shown);
                 }
             }
@@ -342,7 +398,7 @@ impl<S: DynamoStore> Database<S> {
     /// the other finds the answer at its next try.
     pub(crate) async fn transact_write_items(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: TransactWrite = read(body)?;
-        let parts = required(request.transact_items.as_ref(), "TransactItems")?;
+        let FirstParts(parts) = required(request.transact_items.as_ref(), "TransactItems")?;
         check_count(parts.len())?;
 
         let work = WorkBudget::default();
@@ -364,8 +420,7 @@ impl<S: DynamoStore> Database<S> {
                 }
             }
 
-            check_items_differ(&located)?;
-            check_bytes(&located)?;
+            check_items(&located)?;
 
             let plans: Vec<_> = prepared
                 .iter()
@@ -378,6 +433,7 @@ impl<S: DynamoStore> Database<S> {
                 return Err(Error::cancelled(plans.into_iter().map(|plan| reason(plan.err())).collect()));
             }
 
+            let _planned_decoded = caller.decoded.charge(plans.iter().flatten().map(Planned::decoded_bytes).sum())?;
             let mut txn = DynamoTxn::default();
             let mut costs = Costs::default();
             let mut locks = Vec::new();
@@ -423,7 +479,7 @@ impl<S: DynamoStore> Database<S> {
 
     pub(crate) async fn transact_get_items(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: TransactGet = read(body)?;
-        let parts = required(request.transact_items.as_ref(), "TransactItems")?;
+        let FirstParts(parts) = required(request.transact_items.as_ref(), "TransactItems")?;
         check_count(parts.len())?;
 
         let mut wanted = Vec::with_capacity(parts.len());
@@ -484,12 +540,12 @@ fn check_count(count: usize) -> Result<()> {
 }
 
 /// A transaction may change an item once: its writes have no order.
-fn check_items_differ(located: &[StoredItem]) -> Result<()> {
+fn check_items(located: &[StoredItem]) -> Result<()> {
     let is_repeated = |(index, one): (usize, &StoredItem)| located[..index].iter().any(|other| other.key == one.key);
     if located.iter().enumerate().any(is_repeated) {
         return Err(Error::validation("Transaction request cannot include multiple operations on one item"));
     }
-    Ok(())
+    check_bytes(located)
 }
 
 /// The error of a transaction whose items others change all the time.

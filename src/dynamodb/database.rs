@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use crate::{
     AttributeValue, DynamoCaller, DynamoEntry, DynamoOptions, DynamoStore, Item,
+    decoded::{DecodedCharge, decoded_bytes},
     error::{Error, ErrorType, Result},
     item::{ItemRecord, RequestMark},
     key,
@@ -67,6 +68,8 @@ pub(crate) struct StoredItem {
     pub(crate) stored: Option<(ItemRecord, DynamoEntry)>,
     /// The item as the client sees it: see `recipes`.
     pub(crate) shown: Option<Item>,
+    /// The memory of both.
+    pub(crate) decoded: Option<DecodedCharge>,
 }
 
 impl StoredItem {
@@ -144,23 +147,29 @@ impl<S: DynamoStore> Database<S> {
                 .iter()
                 .zip(item_keys)
                 .zip(entries)
-                .map(|((wanted, key), entry)| self.located(Arc::clone(&known[wanted.table]), key, entry));
+                .map(|((wanted, key), entry)| self.located(caller, Arc::clone(&known[wanted.table]), key, entry));
             return Ok((located.collect::<Result<_>>()?, further));
         }
         Err(Error::new(ErrorType::Throttled, "the tables of this request change too often: try again"))
     }
 
+    /// Decodes an entry. Fails also if the caller has no room for the item.
     pub(crate) fn located(
         &self,
+        caller: &DynamoCaller,
         known: Arc<CachedTable>,
         key: Vec<u8>,
         entry: Option<DynamoEntry>,
     ) -> Result<StoredItem> {
-        let Some(mut entry) = entry else { return Ok(StoredItem { known, key, stored: None, shown: None }) };
+        let Some(mut entry) = entry else {
+            return Ok(StoredItem { known, key, stored: None, shown: None, decoded: None });
+        };
         let record = ItemRecord::decode(&std::mem::take(&mut entry.value))
             .map_err(|error| Error::new(ErrorType::InternalServerError, error.to_string()))?;
+        // What is shown is a copy.
+        let decoded = caller.decoded.charge(2 * decoded_bytes(&record.item))?;
         let shown = recipes::shown(&record, &entry, self.options.rules(&known.table));
-        Ok(StoredItem { known, key, stored: Some((record, entry)), shown: Some(shown) })
+        Ok(StoredItem { known, key, stored: Some((record, entry)), shown: Some(shown), decoded: Some(decoded) })
     }
 
     /// Caches the schema that a table's entry has.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use crate::{
     AttributeValue, DynamoCaller, DynamoOptions, DynamoStore, Item,
     database::Database,
+    decoded::DecodedShare,
     expression::{names::Placeholders, parse_condition, parse_projection, parse_update},
     item::ItemRecord,
 };
@@ -25,7 +26,8 @@ impl<S: DynamoStore> Operations<S> {
     pub async fn call(&self, operation: &str, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let address = ([127, 0, 0, 1], 4000).into();
-        let caller = DynamoCaller { identity: None, address, deadline, is_port: false };
+        let decoded = DecodedShare::default();
+        let caller = DynamoCaller { identity: None, address, deadline, is_port: false, decoded };
         let answer = self.0.call(&caller, operation, None, body).await;
         answer.map_err(|error| serde_json::to_vec(&error).expect("texts and numbers are JSON"))
     }

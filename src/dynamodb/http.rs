@@ -1,8 +1,8 @@
 //! The endpoint: HTTP/1.1, with one operation for each POST.
 //!
 //! The cost of a connection is bounded: its headers ([`HEADER_BYTES_MAX`]) and the time for them, the body's bytes and the time for them,
-//! the bytes of all bodies in flight ([`bodies`](crate::bodies)), the time of an operation ([`DynamoOptions`]), and the bytes of unread
-//! answers ([`unread`](crate::unread)). A client that exceeds a limit gets DynamoDB's error, if HTTP still allows an answer.
+//! the bytes of all bodies in flight ([`bodies`](crate::bodies)) and of what is decoded ([`decoded`](crate::decoded)), the time of an
+//! operation ([`DynamoOptions`]), and the bytes of unread answers ([`unread`](crate::unread)). A client that exceeds a limit gets DynamoDB's error, if HTTP still allows an answer.
 //!
 //! Nothing is kept for a client before its headers were checked. They name an operation and, if signatures are checked, a known access key,
 //! a time close to now, and the scope of DynamoDB ([`sigv4`]).
@@ -31,8 +31,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     DynamoCaller, DynamoOptions, DynamoStore,
     bodies::{self, Bodies, BodyShare},
+    budget::ByteBudget,
     call::body_bytes_max,
     database::Database,
+    decoded::{DecodedShare, json_decoded_bytes},
     error::{Error, ErrorType, Result},
     sigv4::{self, IdentityClaim},
     unread::{OutgoingAnswer, Unread, WaitRefused},
@@ -52,7 +54,8 @@ const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The state that all connections share.
 struct Endpoint<S> {
     database: Database<S>,
-    bodies: Arc<Bodies>,
+    bodies: Bodies,
+    decoded: Arc<ByteBudget>,
     unread: Arc<Unread>,
     requests: AtomicU64,
 }
@@ -72,10 +75,11 @@ pub async fn serve<L: HttpListen, S: DynamoStore>(
         PortLimits { connections_max, header_bytes_max, header_timeout, probes: &[], refuses: true, browsers: false };
 
     let bodies = Bodies::new(options.all_bodies_bytes_max, options.address_bodies_bytes_max);
+    let decoded = ByteBudget::new(options.all_decoded_bytes_max, options.address_decoded_bytes_max);
     let unread = Unread::new(options.unread);
     let watching = Arc::clone(&unread).watch_over();
     let database = Database::new(store, options);
-    let endpoint = Arc::new(Endpoint { database, bodies, unread, requests: AtomicU64::new(0) });
+    let endpoint = Arc::new(Endpoint { database, bodies, decoded, unread, requests: AtomicU64::new(0) });
 
     let sweeping = Arc::clone(&endpoint);
     let mut duties = JoinSet::new();
@@ -143,8 +147,12 @@ impl<S: DynamoStore> Endpoint<S> {
         let (body, _share) = read??;
         let identity = claim.prove(parts, &body)?;
 
+        // Before anything of it is decoded.
+        let decoded = DecodedShare::new(&self.decoded, client.ip());
+        let _body_decoded = decoded.charge(json_decoded_bytes(&body))?;
+
         let deadline = Instant::now() + options.operation_timeout;
-        let caller = DynamoCaller { identity, address: client, deadline, is_port: false };
+        let caller = DynamoCaller { identity, address: client, deadline, is_port: false, decoded };
         let invocation = parts.headers.get("amz-sdk-invocation-id").and_then(|id| id.to_str().ok());
         let answer = self.database.call(&caller, operation, invocation, &body);
         timeout_at(deadline + DEADLINE_SLACK, answer).await.unwrap_or_else(|_| {

@@ -9,6 +9,7 @@ use crate::{
     DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoStore, DynamoStoreError, DynamoTxn, DynamoWrite,
     Item,
     database::{Database, ITEM_BYTES_MAX, ItemRequest, StoredItem, TRIES},
+    decoded::decoded_bytes,
     error::{Error, ErrorType, Result},
     expression::{
         Action, Condition, Path, evaluate::Projection, names::Placeholders, parse_condition, parse_projection,
@@ -91,6 +92,11 @@ impl Planned {
     /// What it would have cost.
     pub(crate) fn units(&self) -> f64 {
         write_units(self.bytes)
+    }
+
+    /// The memory of the item after the write, about.
+    pub(crate) fn decoded_bytes(&self) -> usize {
+        self.record.as_ref().map_or(0, |record| decoded_bytes(&record.item))
     }
 
     /// The item after the write, if the write leaves one, as it is shown with this revision.
@@ -364,6 +370,7 @@ impl<S: DynamoStore> Database<S> {
 
             let rules = self.options.rules(&located.known.table);
             let planned = prepared.plan(&located, mark, rules)?;
+            let _planned_decoded = caller.decoded.charge(planned.decoded_bytes())?;
             let units = planned.units();
             let old = located.shown.as_ref();
 

@@ -1,8 +1,8 @@
 //! DynamoDB's API over a keyspace with revisions and transactions, for the lock clients that speak it.
 //!
 //! ```text
-//! http  bodies  unread
-//!             a request: its body, its signature, its time, and how long its answer waits to be read
+//! http  bodies  unread  decoded  budget
+//!             a request: its body, its signature, its time, its memory, and how long its answer waits to be read
 //! call        which operation
 //! tables  items  query  batch  turns
 //!             what it means: read, decide, commit if nothing has changed in between, or again
@@ -27,8 +27,10 @@
 
 mod batch;
 mod bodies;
+mod budget;
 mod call;
 mod database;
+mod decoded;
 mod error;
 mod expression;
 #[doc(hidden)]

@@ -29,6 +29,11 @@ pub struct DynamoOptions {
     pub all_bodies_bytes_max: usize,
     /// Maximum number of bytes of the bodies in flight from one address, beyond the first 16 KiB of each.
     pub address_bodies_bytes_max: usize,
+    /// Maximum number of bytes, about, that the values of all requests in flight take in memory, and the items that these read, beyond the
+    /// first 64 KiB of each.
+    pub all_decoded_bytes_max: usize,
+    /// The same for the requests in flight from one address.
+    pub address_decoded_bytes_max: usize,
     /// The limits of answers that clients do not read.
     pub unread: UnreadLimits,
     /// Time limit of the headers of a request, counted from the request before, and of a handshake.
@@ -75,6 +80,9 @@ impl DynamoOptions {
             // With the first bytes of 1,024 bodies, this is 64 MiB.
             all_bodies_bytes_max: 48 << 20,
             address_bodies_bytes_max: 16 << 20,
+            // The largest body has room, if its attributes are not all tiny. With the first bytes of 1,024 requests, this is 256 MiB.
+            all_decoded_bytes_max: 192 << 20,
+            address_decoded_bytes_max: 96 << 20,
             unread: UnreadLimits::default(),
             // Pools of SDKs keep connections for as long as a minute.
             header_timeout: Duration::from_secs(90),

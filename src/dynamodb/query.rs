@@ -1,14 +1,16 @@
 //! Query and scan: many items in the order of their keys.
 //!
-//! A page ends at its limit, at [`PAGE_BYTES_MAX`], at [`ANSWER_BYTES_MAX`], or when the request's budget of work is used up. Items that a
+//! A page ends at its limit, at [`PAGE_BYTES_MAX`], at [`ANSWER_BYTES_MAX`], or when the request's budget of work or the memory for decoded
+//! items is used up. Items that a
 //! segment or a filter leaves out, and locks that read as absent, cost as much as those that are shown.
 
 use serde::Serialize;
 
 use crate::{
-    AttributeValue, DynamoCaller, DynamoStore, Item,
+    AttributeValue, DynamoCaller, DynamoEntry, DynamoStore, Item,
     database::{CachedTable, Database, ItemRequest, check_key_value},
-    error::{Error, Result},
+    decoded::DecodedCharge,
+    error::{Error, ErrorType, Result},
     expression::{
         Comparison, Condition,
         evaluate::Projection,
@@ -48,6 +50,23 @@ struct QueryAnswer {
 struct Range {
     from: Vec<u8>,
     to: Option<Vec<u8>>,
+}
+
+/// An item that a page has got to.
+struct LookedItem {
+    /// Its key, with which the next page goes on.
+    key: Option<Item>,
+    /// None if it is of another segment, or reads as absent.
+    item: Option<Item>,
+    is_found: bool,
+    decoded: Option<DecodedCharge>,
+}
+
+/// The reason why a page does not get to an item.
+enum NotLookedAt {
+    /// The request's work or the memory is used up.
+    NoRoom(Error),
+    Failed(Error),
 }
 
 /// The parameters that both operations have in common.
@@ -175,6 +194,7 @@ impl<S: DynamoStore> Database<S> {
         is_wanted: impl Fn(&Item) -> bool,
     ) -> Result<QueryAnswer> {
         let mut items = Vec::new();
+        let mut kept = Vec::new();
         let mut bytes = 0;
         let mut answer_bytes = 0;
         let mut answer = QueryAnswer::default();
@@ -189,23 +209,15 @@ impl<S: DynamoStore> Database<S> {
 
             let last = last.clone();
             for (key, entry) in page.entries {
-                let is_affordable = work.spend_stored(entry.value.len());
-                let located = self.located(std::sync::Arc::clone(known), key, Some(entry))?;
-                let key = located.stored.as_ref().map(|(record, _)| known.key_attributes(&record.item));
-                let item = located.shown.filter(&is_wanted);
-                let is_found = is_affordable.and_then(|()| match &item {
-                    Some(item) => reading.finds(item, &work),
-                    None => Ok(false),
-                });
-
-                // A page ends before the item that exceeds the budget. If that is its first one, no page would ever get further.
-                let is_found = match is_found {
-                    Ok(is_found) => is_found,
-                    Err(exhausted) if last_key.is_none() => return Err(exhausted.into()),
-                    Err(Exhausted) => {
+                let looked = self.look(caller, known, (key, entry), reading, &is_wanted, &work);
+                // A page ends before the item that has no room in it. If that is its first one, no page would ever get further.
+                let LookedItem { key, item, is_found, decoded } = match looked {
+                    Ok(looked) => looked,
+                    Err(NotLookedAt::NoRoom(_)) if last_key.is_some() => {
                         answer.last_evaluated_key = last_key;
                         break 'pages;
                     }
+                    Err(NotLookedAt::NoRoom(error) | NotLookedAt::Failed(error)) => return Err(error),
                 };
 
                 // Items count as scanned, for the limit and for the price, whether the filter passes them or not.
@@ -218,6 +230,7 @@ impl<S: DynamoStore> Database<S> {
                     if is_found && !reading.counts_only() {
                         let shown = projected(item, reading.projection.as_ref());
                         answer_bytes += json_bytes(&shown);
+                        kept.extend(decoded.map(|decoded| decoded.cut_to(&shown)));
                         items.push(shown);
                     }
                 }
@@ -244,6 +257,41 @@ impl<S: DynamoStore> Database<S> {
         answer.consumed_capacity = Capacity::new(asked, &known.table.name, units);
         answer.items = (!reading.counts_only()).then_some(items);
         Ok(answer)
+    }
+
+    /// Reads an entry, and says whether its item is one of those that are looked for.
+    fn look(
+        &self,
+        caller: &DynamoCaller,
+        known: &std::sync::Arc<CachedTable>,
+        (key, entry): (Vec<u8>, DynamoEntry),
+        reading: &Reading<'_>,
+        is_wanted: &impl Fn(&Item) -> bool,
+        work: &WorkBudget,
+    ) -> Result<LookedItem, NotLookedAt> {
+        let is_affordable = work.spend_stored(entry.value.len());
+        let located = self.located(caller, std::sync::Arc::clone(known), key, Some(entry))?;
+        let key = located.stored.as_ref().map(|(record, _)| known.key_attributes(&record.item));
+        let item = located.shown.filter(is_wanted);
+
+        is_affordable?;
+        let is_found = match &item {
+            Some(item) => reading.finds(item, work)?,
+            None => false,
+        };
+        Ok(LookedItem { key, item, is_found, decoded: located.decoded })
+    }
+}
+
+impl From<Error> for NotLookedAt {
+    fn from(error: Error) -> Self {
+        if error.kind == ErrorType::Throttled { Self::NoRoom(error) } else { Self::Failed(error) }
+    }
+}
+
+impl From<Exhausted> for NotLookedAt {
+    fn from(exhausted: Exhausted) -> Self {
+        Self::NoRoom(exhausted.into())
     }
 }
 

@@ -8,6 +8,8 @@ use std::{fmt, net::SocketAddr};
 use thiserror::Error;
 use tokio::time::Instant;
 
+use crate::decoded::DecodedShare;
+
 /// The caller of a request, and the time until which the answer is of use.
 #[derive(Clone, Debug)]
 pub struct DynamoCaller {
@@ -19,12 +21,20 @@ pub struct DynamoCaller {
     pub deadline: Instant,
     /// Whether the port asks for itself, about its own records. No right of a client concerns it.
     pub is_port: bool,
+    /// The memory of the values that it sent or asked for.
+    pub(crate) decoded: DecodedShare,
 }
 
 impl DynamoCaller {
     /// Makes the caller for the port's own requests.
     pub(crate) fn port(deadline: Instant) -> Self {
-        Self { identity: None, address: SocketAddr::from(([0; 4], 0)), deadline, is_port: true }
+        Self {
+            identity: None,
+            address: SocketAddr::from(([0; 4], 0)),
+            deadline,
+            is_port: true,
+            decoded: DecodedShare::default(),
+        }
     }
 }
 

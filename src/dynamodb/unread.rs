@@ -22,7 +22,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, sleep};
 
-use crate::{bodies::origin, options::UnreadLimits};
+use crate::{budget::origin, options::UnreadLimits};
 
 /// Number of bytes that HTTP takes at a time.
 const CHUNK: usize = 16 << 10;

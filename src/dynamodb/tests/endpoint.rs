@@ -153,6 +153,26 @@ async fn a_body_is_bounded_in_bytes_and_time() {
     assert!(head.starts_with("http/1.1 200"), "{head}");
 }
 
+/// Its bytes have room, and what they would become has none.
+#[tokio::test]
+async fn a_body_is_bounded_in_what_it_decodes_to() {
+    let mut options = options();
+    options.address_decoded_bytes_max = 4 << 20;
+    let served = served(options).await;
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    exchange(&mut stream, &post("DynamoDB_20120810.CreateTable", &table("locks", &["key"]))).await;
+    let put = |count: usize| {
+        let maps = vec![r#"{"M":{"a":{"NULL":true}}}"#; count].join(",");
+        let body = format!(r#"{{"TableName":"locks","Item":{{"key":{{"S":"a"}},"maps":{{"L":[{maps}]}}}}}}"#);
+        post("DynamoDB_20120810.PutItem", &body)
+    };
+
+    let (_, body) = exchange(&mut stream, &put(20_000)).await;
+    assert!(kind(&body) == "ValidationException" && body.contains("bytes of memory"), "{body}");
+    let (head, body) = exchange(&mut stream, &put(1000)).await;
+    assert!(head.starts_with("http/1.1 200"), "{body}");
+}
+
 #[tokio::test]
 async fn a_client_that_sends_no_headers_is_closed() {
     let mut options = options();

@@ -1,5 +1,6 @@
 //! Whole operations, over a store in memory.
 
+mod decoded;
 mod endpoint;
 mod expressions;
 mod locks;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
-use crate::{DynamoCaller, DynamoOptions, database::Database};
+use crate::{DynamoCaller, DynamoOptions, database::Database, decoded::DecodedShare};
 use memory::Memory;
 
 /// 2025-01-01.
@@ -31,7 +32,8 @@ const NOW_MS: u64 = 1_735_689_600_000;
 fn caller() -> DynamoCaller {
     let deadline = Instant::now() + Duration::from_secs(60);
     let address = ([127, 0, 0, 1], 4000).into();
-    DynamoCaller { identity: Some("AKIDANN".to_owned()), address, deadline, is_port: false }
+    let decoded = DecodedShare::default();
+    DynamoCaller { identity: Some("AKIDANN".to_owned()), address, deadline, is_port: false, decoded }
 }
 
 fn options() -> DynamoOptions {

@@ -1,0 +1,90 @@
+//! The memory of requests and items that are decoded: what there is no room for is refused, and lock clients always have room.
+
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
+
+use super::{
+    Api, caller,
+    locks::{GET, acquire},
+    shown_error,
+};
+use crate::{
+    DynamoCaller,
+    budget::ByteBudget,
+    decoded::{DecodedShare, SMALL_DECODED_BYTES},
+};
+
+/// Some 400 KiB of memory, and 13 KB of JSON.
+const MAPS: usize = 500;
+/// Room for a few of them.
+const BUDGET_BYTES: usize = 1500 << 10;
+
+fn put(key: usize) -> String {
+    let maps = vec![json!({"M": {"a": {"NULL": true}}}); MAPS];
+    json!({"TableName": "locks", "Item": {"key": {"S": key.to_string()}, "maps": {"L": maps}}}).to_string()
+}
+
+async fn call(api: &Api, budget: &Arc<ByteBudget>, operation: &str, body: &str) -> Result<Json, String> {
+    let caller = caller();
+    let decoded = DecodedShare::new(budget, caller.address.ip());
+    let answer = api.0.call(&DynamoCaller { decoded, ..caller }, operation, None, body.as_bytes()).await;
+    answer.map(|body| serde_json::from_slice(&body).unwrap()).map_err(|error| shown_error(&json!(error)))
+}
+
+#[tokio::test]
+async fn a_page_ends_where_there_is_no_room_for_the_next_item_and_a_batch_is_throttled() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    for key in 0..8 {
+        api.ok("PutItem", &put(key)).await;
+    }
+
+    let budget = ByteBudget::new(BUDGET_BYTES, BUDGET_BYTES);
+    let mut counts = Vec::new();
+    let mut start = String::new();
+    loop {
+        let page = call(&api, &budget, "Scan", &format!(r#"{{"TableName":"locks"{start}}}"#)).await.expect("a page");
+        assert_eq!(budget.in_use(), (0, 0), "all is free behind a request");
+        counts.push(page["Count"].as_u64().unwrap());
+        let Some(last) = page.get("LastEvaluatedKey") else { break };
+        start = format!(r#","ExclusiveStartKey":{last}"#);
+    }
+    assert_eq!(counts.iter().sum::<u64>(), 8);
+    assert!(counts.len() > 2, "{counts:?}");
+
+    let keys: Vec<_> = (0..8).map(|key| json!({"key": {"S": key.to_string()}})).collect();
+    let batch = json!({"RequestItems": {"locks": {"Keys": keys}}}).to_string();
+    let error = call(&api, &budget, "BatchGetItem", &batch).await.expect_err("too many at a time");
+    assert!(error.starts_with("ProvisionedThroughputExceeded") && error.contains("bytes of memory"), "{error}");
+    assert_eq!(budget.in_use(), (0, 0));
+}
+
+#[tokio::test]
+async fn a_lock_is_held_and_given_back_while_others_use_up_the_memory() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    let budget = ByteBudget::new(BUDGET_BYTES, BUDGET_BYTES);
+    let greedy = DecodedShare::new(&budget, caller().address.ip());
+    let _all = greedy.charge(SMALL_DECODED_BYTES + BUDGET_BYTES).expect("it is free");
+
+    let error = call(&api, &budget, "PutItem", &put(1)).await.expect_err("no room");
+    assert!(error.starts_with("ProvisionedThroughputExceeded") && error.contains("bytes of memory"), "{error}");
+    let transaction = format!(r#"{{"TransactItems":[{{"Put":{}}}]}}"#, put(1));
+    let error = call(&api, &budget, "TransactWriteItems", &transaction).await.expect_err("no room");
+    assert!(error.starts_with("ProvisionedThroughputExceeded"), "{error}");
+
+    let release = r#"{"TableName":"locks","Key":{"key":{"S":"jobs"}}}"#;
+    for (operation, body) in [("PutItem", &*acquire("ann", "1", false)), ("GetItem", GET), ("DeleteItem", release)] {
+        call(&api, &budget, operation, body).await.expect(operation);
+    }
+}
+
+/// The first ones show that they are too many. Each would take two kilobytes.
+#[tokio::test]
+async fn further_parts_of_a_transaction_are_not_decoded() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    for (operation, part) in [("TransactWriteItems", "{}"), ("TransactGetItems", r#"{"Get":{}}"#)] {
+        let body = format!(r#"{{"TransactItems":[{},"no part"]}}"#, vec![part; 101].join(","));
+        let error = api.error(operation, &body).await;
+        assert!(error.contains("Member must have length less than or equal to 100"), "{error}");
+    }
+}
