@@ -19,6 +19,8 @@ pub(crate) struct Error {
     pub(crate) item: Option<Item>,
     /// The reasons, one for each part of a transaction.
     pub(crate) reasons: Vec<CancellationReason>,
+    /// Whether the connection is closed after the answer.
+    pub(crate) ends_connection: bool,
 }
 
 /// The reason why a part of a transaction stopped it, or that it did not.
@@ -89,7 +91,7 @@ impl Error {
             message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
             message.push('…');
         }
-        Self { kind, message, item: None, reasons: Vec::new() }
+        Self { kind, message, item: None, reasons: Vec::new(), ends_connection: false }
     }
 
     /// The request can never succeed.

@@ -107,11 +107,17 @@ impl<S: DynamoStore> Endpoint<S> {
             self.unread.answer(client.ip(), body.into()).map(|answer| (checksum, answer)).map_err(unread_error(&parts))
         });
 
+        let ends_connection = answer.as_ref().is_err_and(|error| error.ends_connection);
         let (status, checksum, answer) = match answer {
             Ok((checksum, answer)) => (StatusCode::OK, checksum, answer),
             Err(error) => self.failure(client.ip(), error),
         };
-        self.response(status, "application/x-amz-json-1.0", checksum, answer)
+
+        let mut response = self.response(status, "application/x-amz-json-1.0", checksum, answer);
+        if ends_connection {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 
     /// Makes the answer of an error. An error that shows items may be too large, and then shows none.
@@ -146,6 +152,10 @@ impl<S: DynamoStore> Endpoint<S> {
         });
         let (body, _share) = read??;
         let identity = claim.prove(parts, &body)?;
+        if let Some(access_key) = &identity {
+            let admitted = self.database.store.admit(access_key, &parts.extensions);
+            admitted.map_err(|refused| Error { ends_connection: true, ..refused.into() })?;
+        }
 
         // Before anything of it is decoded.
         let decoded = DecodedShare::new(&self.decoded, client.ip());

@@ -5,6 +5,7 @@
 
 use std::{fmt, net::SocketAddr};
 
+use http::Extensions;
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -179,6 +180,12 @@ pub enum DynamoStoreError {
 ///
 /// Each call is linearizable, and ends before the caller's deadline.
 pub trait DynamoStore: Send + Sync + 'static {
+    /// Looks whether the client of this access key may have this connection, before each request that shows the key. An error is the
+    /// answer, and the connection is closed after it. The connection is as its listener describes it.
+    fn admit(&self, _access_key: &str, _connection: &Extensions) -> Result<(), DynamoStoreError> {
+        Ok(())
+    }
+
     /// Reads the entries of some keys, all of the same revision, in the order of the keys.
     fn get(
         &self,

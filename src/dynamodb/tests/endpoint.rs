@@ -24,10 +24,14 @@ struct Served {
 }
 
 async fn served(options: DynamoOptions) -> Served {
+    served_from(Memory::default(), options).await
+}
+
+async fn served_from(store: Memory, options: DynamoOptions) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stopping = CancellationToken::new();
-    let task = tokio::spawn(serve(listener, Memory::default(), options, stopping.clone()));
+    let task = tokio::spawn(serve(listener, store, options, stopping.clone()));
     Served { address, stopping, task }
 }
 
@@ -151,6 +155,34 @@ async fn a_body_is_bounded_in_bytes_and_time() {
     let mut stream = TcpStream::connect(served.address).await.unwrap();
     let (head, _) = exchange(&mut stream, &post(target, &format!("{most}{{}}"))).await;
     assert!(head.starts_with("http/1.1 200"), "{head}");
+}
+
+#[tokio::test]
+async fn a_connection_that_its_client_may_not_have_is_closed_after_an_answer() {
+    let store = Memory::default();
+    let served = served_from(store.clone(), options()).await;
+    let list = String::from_utf8(post("DynamoDB_20120810.ListTables", "{}")).unwrap();
+    let list_of = |access_key: &str| {
+        let credential = format!("Credential={access_key}/20250101/us-east-1/dynamodb/aws4_request");
+        let header =
+            format!("authorization: AWS4-HMAC-SHA256 {credential}, SignedHeaders=host, Signature=0\r\ncontent-");
+        list.replace("content-", &header)
+    };
+
+    store.admit_only("ANN");
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    for request in [&list_of("ANN"), &list] {
+        let (head, _) = exchange(&mut stream, request.as_bytes()).await;
+        assert!(head.starts_with("http/1.1 200") && !head.contains("connection: close"), "{head}");
+    }
+    let (head, body) = exchange(&mut stream, list_of("BOB").as_bytes()).await;
+    assert!(
+        kind(&body).starts_with("ProvisionedThroughputExceeded") && body.contains("too many connections"),
+        "{body}"
+    );
+    assert!(head.contains("connection: close"), "{head}");
+    let mut rest = [0; 16];
+    assert_eq!(timeout(PATIENCE, stream.read(&mut rest)).await.expect("closed").unwrap_or(0), 0);
 }
 
 /// Its bytes have room, and what they would become has none.

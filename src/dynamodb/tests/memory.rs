@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use http::Extensions;
 use tokio::time::Instant;
 
 use crate::{
@@ -31,6 +32,8 @@ struct State {
     /// Only clients with an identity, and the endpoint, are served.
     has_policy: bool,
     refuses_leases: bool,
+    /// The one that may have connections.
+    admitted: Option<String>,
     /// There is no room for what is remembered for a time.
     is_memory_full: bool,
     /// Happens before the next commit.
@@ -116,6 +119,11 @@ impl Memory {
         }
     }
 
+    /// From now on no other access key may have a connection.
+    pub(super) fn admit_only(&self, access_key: &str) {
+        self.state().admitted = Some(access_key.to_owned());
+    }
+
     /// From now on there is no room for another lease.
     pub(super) fn refuse_leases(&self) {
         self.state().refuses_leases = true;
@@ -185,6 +193,13 @@ impl State {
 }
 
 impl DynamoStore for Memory {
+    fn admit(&self, access_key: &str, _: &Extensions) -> Result<(), DynamoStoreError> {
+        if self.state().admitted.as_ref().is_none_or(|admitted| admitted == access_key) {
+            return Ok(());
+        }
+        Err(DynamoStoreError::Overloaded("too many connections".to_owned()))
+    }
+
     async fn get(
         &self,
         caller: &DynamoCaller,

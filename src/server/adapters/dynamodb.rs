@@ -14,6 +14,7 @@
 
 use std::{collections::BTreeMap, fmt, fs, future::Future, path::Path, sync::Arc};
 
+use http::Extensions;
 use lockkeeper_dynamodb::{
     AtEnd, DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoOptions, DynamoPage, DynamoStore,
     DynamoStoreError, DynamoTxn, DynamoWrite, Secrets,
@@ -38,7 +39,7 @@ use crate::{
         Caller, Deadline, Error, FailureReason,
         requests::{EntriesFound, GetEntries, ListEntries},
     },
-    http_port::HttpPort,
+    http_port::{HttpConnection, HttpPort},
     service::Service,
 };
 
@@ -110,6 +111,15 @@ struct DynamoKeyspace {
 }
 
 impl DynamoStore for DynamoKeyspace {
+    fn admit(&self, access_key: &str, connection: &Extensions) -> Result<(), DynamoStoreError> {
+        let who = self.proven_identity(access_key);
+        if let (Some(who), Some(connection)) = (who, connection.get::<HttpConnection>()) {
+            let access = self.client.service().access();
+            access.count_http_connection(&who, connection).map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
     async fn get(
         &self,
         caller: &DynamoCaller,
@@ -167,6 +177,11 @@ impl DynamoStore for DynamoKeyspace {
 }
 
 impl DynamoKeyspace {
+    /// The identity of an access key. Without a checked signature, it is none.
+    fn proven_identity(&self, access_key: &str) -> Option<Identity> {
+        if self.proven { Identity::new(access_key).ok() } else { None }
+    }
+
     fn service_caller(&self, caller: &DynamoCaller) -> Caller {
         if caller.is_port {
             // This node's own work asks as a member does.
@@ -174,8 +189,7 @@ impl DynamoKeyspace {
             return Caller { deadline, ..this_node() };
         }
 
-        // Without a checked signature, an access key is not an identity.
-        let identity = caller.identity.as_deref().filter(|_| self.proven).and_then(|name| Identity::new(name).ok());
+        let identity = caller.identity.as_deref().and_then(|access_key| self.proven_identity(access_key));
         let deadline = Some(Deadline::at(caller.deadline));
         Caller { remote: Some(caller.address.into()), identity, deadline, ..Caller::default() }
     }
