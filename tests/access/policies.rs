@@ -5,7 +5,9 @@ use std::fs;
 use lockkeeper::{
     client::{Error, Refusal},
     machine::{Data, LockName, Mode, Want},
-    proto::v1::{SaveSnapshotRequest, maintenance_client::MaintenanceClient},
+    proto::v1::{
+        SaveSnapshotRequest, StatusRequest, cluster_client::ClusterClient, maintenance_client::MaintenanceClient,
+    },
 };
 use tokio::time::timeout;
 use tonic::Status;
@@ -174,6 +176,22 @@ async fn calls_beyond_the_limit_of_an_identity_are_refused_and_others_are_served
         }
     }
     assert!(served >= 10 && refused >= 100, "{served} served, {refused} refused");
+}
+
+/// A node answers these by itself. They count like all others, since the hash of a large table costs more than any of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_for_the_status_of_a_node_count_for_the_limit_of_an_identity() {
+    let stage = Stage::new(Some(POLICY)).await;
+    let mut asked = ClusterClient::new(stage.cluster.node(1).channel().await.expect("it serves"));
+    let mut refused = 0;
+    for _ in 0..500 {
+        if let Err(status) = asked.status(from(Some("shop-limited"), StatusRequest::default())).await {
+            assert_eq!(reason(&status), "LIMIT_REACHED", "{status:?}");
+            refused += 1;
+        }
+    }
+    assert!((100..500).contains(&refused), "{refused} refused");
+    asked.status(from(Some("shop-2"), StatusRequest::default())).await.expect("another identity is served");
 }
 
 /// The limit of connections holds at each node: what closes one makes room, and other identities are not concerned.
