@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lockkeeper._core.calls import RetryPolicy
 from lockkeeper._core.lease import Lease, deadline_after
 from lockkeeper._core.nodes import Nodes
 from lockkeeper._core.requests import LAG_MAX, Requests
+from lockkeeper._core.token_file import TokenFile
 from lockkeeper.errors import Loss, LossReason
 
 
@@ -299,6 +301,76 @@ def test_arguments_come_before_the_environment_and_that_before_the_profile(tmp_p
     assert read({**given, "LOCKKEEPER_BEARER_TOKEN": "env"}, token="argument").token == "argument"
     assert read({}).endpoints == settings.DEFAULT_ENDPOINTS
     assert "secret" not in repr(read(given))
+
+
+class Times:
+    """The two clocks of a token file."""
+
+    def __init__(self) -> None:
+        self.timer = 100.0
+        self.wall = time.time()
+
+    def now(self) -> float:
+        return self.timer
+
+    def wall_now(self) -> float:
+        return self.wall
+
+    def pass_by(self, seconds: float) -> None:
+        self.timer += seconds
+        self.wall += seconds
+
+
+def test_a_token_file_is_followed_and_its_last_good_token_stays(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    times = Times()
+
+    def write(token: str) -> None:
+        path.write_text(token)
+        os.utime(path, (times.wall, times.wall))
+
+    write("first\n")
+    token = TokenFile(path, "first", times.now, times.wall_now)
+    write("later\n")
+    times.pass_by(0.5)
+    assert token() == "first", "it is not looked at with each call"
+    times.pass_by(0.5)
+    assert token() == "later"
+
+    # Young files may not be whole.
+    times.pass_by(1.0)
+    write("thi")
+    assert token() == "later"
+    write("third")
+    times.pass_by(0.2)
+    write("third")
+    assert token() == "later", "it has changed again"
+    times.pass_by(0.2)
+    write("third")
+    assert token() == "third", "it reads the same twice"
+
+    for unusable in ("", " \n", "two words"):
+        write(unusable)
+        times.pass_by(2.0)
+        assert token() == "third"
+    path.unlink()
+    times.pass_by(2.0)
+    assert token() == "third"
+    os.mkfifo(path)
+    times.pass_by(2.0)
+    assert token() == "third", "and nobody waits for a writer"
+    path.unlink()
+    write("fourth")
+    times.pass_by(2.0)
+    assert token() == "fourth"
+
+
+def test_a_client_follows_the_token_file_that_its_settings_name(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first")
+    given = read({"LOCKKEEPER_BEARER_TOKEN_FILE": str(tmp_path / "token")})
+    assert isinstance(given.bearer, TokenFile)
+    assert given.token == "first"
+    assert not isinstance(read({"LOCKKEEPER_BEARER_TOKEN": "env"}).bearer, TokenFile)
 
 
 def test_files_of_a_profile_are_beside_it_and_what_belongs_together_comes_from_one_place(tmp_path: Path) -> None:

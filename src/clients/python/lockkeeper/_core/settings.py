@@ -11,13 +11,14 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .._io import Tls
 from ..errors import InvalidArgument
 from .acquiring import LABEL_BYTES_MAX, Seconds, checked_text, checked_ttl, seconds
+from .token_file import TokenFile, is_token
 
 DEFAULT_ENDPOINTS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103"
 
@@ -32,8 +33,8 @@ class Settings:
 
     endpoints: str
     tls: Tls | None
-    # Shown nowhere.
-    token: str | None = field(repr=False)
+    # Returns the token of this moment. Shown nowhere.
+    bearer: Callable[[], str] | None = field(repr=False)
     ttl: float
     label: str
     call_limit: float
@@ -59,12 +60,18 @@ class Settings:
         return cls(
             endpoints=named,
             tls=_tls(ca, cert, key, env, profile),
-            token=_token(token, env, profile),
+            bearer=_bearer(token, env, profile),
             ttl=checked_ttl(ttl),
             label=default_label() if label is None else checked_text("label", label, LABEL_BYTES_MAX),
             call_limit=_limit("call_limit", call_limit),
             attempt_limit=_limit("attempt_limit", attempt_limit),
         )
+
+
+    @property
+    def token(self) -> str | None:
+        """The bearer token of this moment."""
+        return None if self.bearer is None else self.bearer()
 
 
 def default_label() -> str:
@@ -106,19 +113,22 @@ def _tls(
     return Tls(_read_file(ca), _read_file(cert), _read_file(key))
 
 
-def _token(token: str | None, env: Mapping[str, str], profile: Mapping[str, str]) -> str | None:
+def _bearer(token: str | None, env: Mapping[str, str], profile: Mapping[str, str]) -> Callable[[], str] | None:
+    file = None
     if token is None:
         file = env.get("LOCKKEEPER_BEARER_TOKEN_FILE")
         if not file and "LOCKKEEPER_BEARER_TOKEN" in env:
             token = env["LOCKKEEPER_BEARER_TOKEN"]
-        elif file or profile.get("bearer_token_file"):
-            token = _read_file(file or profile["bearer_token_file"]).decode(errors="replace").strip()
+        elif file := file or profile.get("bearer_token_file"):
+            token = _read_file(file).decode(errors="replace").strip()
     if token is None:
         return None
-    if not token or not all("!" <= character <= "~" for character in token):
+    if not is_token(token):
         why = "the bearer token is empty, or has a blank or a character that is not printable ASCII: give it as it was made"
         raise InvalidArgument(why)
-    return token
+    given = token
+    # What comes through a pipe comes once.
+    return TokenFile(file, given) if file and Path(file).is_file() else lambda: given
 
 
 def _read_file(path: str | os.PathLike[str]) -> bytes:

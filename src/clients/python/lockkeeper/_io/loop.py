@@ -68,11 +68,11 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 class LoopIo:
     """`Io` with asyncio. Made within the event loop that it uses."""
 
-    def __init__(self, tls: Tls | None, token: str | None) -> None:
+    def __init__(self, tls: Tls | None, bearer: Callable[[], str] | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._tls = tls
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else None
+        self._bearer = bearer
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._callables: dict[tuple[str, str], Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,17 +80,20 @@ class LoopIo:
         self._is_closed = False
 
     async def call(self, address: str, method: Method, request: Any, timeout: float) -> Reply:
-        call = self._callable(address, method, "unary_unary")(request, timeout=timeout, metadata=self._metadata)
+        call = self._callable(address, method, "unary_unary")(request, timeout=timeout, metadata=self._metadata())
         return await _reply(call)
 
     def start(self, address: str, method: Method, request: Any, signal: Signal) -> Pending:
-        return LoopPending(self._callable(address, method, "unary_unary")(request, metadata=self._metadata), signal)
+        return LoopPending(self._callable(address, method, "unary_unary")(request, metadata=self._metadata()), signal)
 
     def stream(self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]) -> Stream:
         begin = self._callable(address, method, "stream_stream")
-        stream = LoopStream(begin, self._metadata, signal, on_leader)
+        stream = LoopStream(begin, self._metadata(), signal, on_leader)
         self._begin("lockkeeper-stream", stream.pump())
         return stream
+
+    def _metadata(self) -> tuple[tuple[str, str], ...] | None:
+        return None if self._bearer is None else (("authorization", f"Bearer {self._bearer()}"),)
 
     def signal(self) -> Signal:
         return LoopSignal(self._loop, self._thread)

@@ -142,9 +142,9 @@ class Aside:
 class ThreadIo:
     """`Io` with threads."""
 
-    def __init__(self, tls: Tls | None, token: str | None) -> None:
+    def __init__(self, tls: Tls | None, bearer: Callable[[], str] | None) -> None:
         self._tls = tls
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._bearer = bearer
         self._channels: dict[str, grpc.Channel] = {}
         self._callables: dict[tuple[str, str], Any] = {}
         self._threads: set[threading.Thread] = set()
@@ -161,7 +161,7 @@ class ThreadIo:
     def _call(self, address: str, method: Method, request: Any, timeout: float) -> Reply:
         try:
             message, call = self._callable(address, method, "unary_unary").with_call(
-                request, timeout=timeout, metadata=self._metadata
+                request, timeout=timeout, metadata=self._metadata()
             )
         except grpc.RpcError as error:
             raise _failure(error) from None
@@ -169,7 +169,7 @@ class ThreadIo:
 
     def start(self, address: str, method: Method, request: Any, signal: Signal) -> Pending:
         def begin() -> ThreadPending:
-            call = self._callable(address, method, "unary_unary").future(request, metadata=self._metadata)
+            call = self._callable(address, method, "unary_unary").future(request, metadata=self._metadata())
             return ThreadPending(call, signal, self._aside)
 
         return self._aside.run(begin)
@@ -177,13 +177,16 @@ class ThreadIo:
     def stream(self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]) -> Stream:
         def begin() -> ThreadStream:
             callable_ = self._callable(address, method, "stream_stream")
-            stream = ThreadStream(callable_, self._metadata, signal, on_leader, self._aside)
+            stream = ThreadStream(callable_, self._metadata(), signal, on_leader, self._aside)
             with self._mutex:
                 self._streams.add(stream)
             self._begin("lockkeeper-stream", stream.pump, lambda: self._streams.discard(stream))
             return stream
 
         return self._aside.run(begin)
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return () if self._bearer is None else (("authorization", f"Bearer {self._bearer()}"),)
 
     def signal(self) -> Signal:
         return ThreadSignal()
