@@ -69,6 +69,17 @@ export function failureFrom(error: CallError): Failure {
   return retry === "safe" ? { kind: "not-now", error: refused, why } : { kind: "refused", error: refused, reason: info.reason };
 }
 
+/**
+ * The error for the requests that were under way when this one ended an open stream. A refusal, such as that of a token which was withdrawn
+ * meanwhile, refuses none of them: taken for their answer, it would say that nothing happened, while an acquire may have been granted.
+ */
+export function interruption(why: CallError): CallError {
+  const failure = failureFrom(why);
+  // What is not known there is sent again as single calls, under the same ids.
+  const isSo = why.code === UNIMPLEMENTED || (failure.kind === "again" && failure.isUnknown);
+  return isSo ? why : new CallError(Code.UNAVAILABLE, `the stream of answers was ended: ${why.message}`, undefined, why.leader);
+}
+
 const FROM_OUTSIDE: ReadonlySet<string> = new Set([
   "UNAUTHENTICATED",
   "PERMISSION_DENIED",
@@ -120,6 +131,7 @@ const MAY_HAVE_HAPPENED: ReadonlySet<number> = new Set([
 ]);
 
 const UNAVAILABLE: number = Code.UNAVAILABLE;
+const UNIMPLEMENTED: number = Code.UNIMPLEMENTED;
 
 /** What grpc-js says when it had no connection to send the request on. If it ever says otherwise, the outcome counts as unknown. */
 const NEVER_SENT = /^(No connection established|Name resolution failed)/;

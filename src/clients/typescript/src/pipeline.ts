@@ -2,12 +2,13 @@
  * Short, frequent requests to one node, multiplexed on one stream, which costs a fraction of single calls.
  *
  * The stream is opened with the first request, and again after each break. Requests that were under way at a break fail with an
- * unknown outcome, as when a connection breaks under a call. If a node does not know the stream (an older version, or a proxy that
- * does not pass it), single calls are made. So are those that belong to a trace.
+ * unknown outcome, as when a connection breaks under a call, whatever the error that ended the stream: it is about the stream, and a
+ * node may have executed a request whose answer did not get out any more. If a node does not know the stream (an older version, or a
+ * proxy that does not pass it), single calls are made. So are those that belong to a trace.
  */
 import { type ClientDuplexStream, type ServiceError, status as Code } from "@grpc/grpc-js";
 
-import { CallError, callError } from "./failure.js";
+import { CallError, callError, interruption } from "./failure.js";
 import type {
   AcquireRequest,
   AcquireResponse,
@@ -45,8 +46,13 @@ class OpenStream {
     call.on("data", (response: PipelineResponse) => {
       this.#hear(response);
     });
+    let isOpen = false;
+    call.on("metadata", () => {
+      isOpen = true;
+    });
     call.on("error", (error: ServiceError) => {
-      this.end(callError(error));
+      const why = callError(error);
+      this.end(isOpen ? interruption(why) : why);
     });
     call.on("end", () => {
       this.end(new CallError(Code.UNAVAILABLE, "the stream of answers broke off"));

@@ -2,13 +2,17 @@ import { status as Code } from "@grpc/grpc-js";
 import { describe, expect, test } from "vitest";
 
 import { Lost, Refused } from "../../src/errors.js";
-import { CallError, failureFrom } from "../../src/failure.js";
+import { CallError, failureFrom, interruption } from "../../src/failure.js";
 import { ErrorInfo, Status } from "../../src/generated/google/rpc/status_details.js";
 
-function failed(code: number, reason: string, metadata: Record<string, string>) {
+function refusedBy(code: number, reason: string, metadata: Record<string, string>) {
   const value = Buffer.from(ErrorInfo.encode({ reason, domain: "lockkeeper.v1", metadata }).finish());
   const details = Status.encode({ code, message: "", details: [{ typeUrl: "type.googleapis.com/google.rpc.ErrorInfo", value }] });
-  return failureFrom(new CallError(code, "because", details.finish()));
+  return new CallError(code, "because", details.finish());
+}
+
+function failed(code: number, reason: string, metadata: Record<string, string>) {
+  return failureFrom(refusedBy(code, reason, metadata));
 }
 
 describe("an error of a node", () => {
@@ -38,6 +42,23 @@ describe("an error of a node", () => {
     expect(failure.kind === "refused" && failure.error).toBeInstanceOf(Lost);
     expect(failure.kind === "refused" && failure.error).toMatchObject({ reason: "revoked", operatorReason: "stuck" });
   });
+});
+
+/** Otherwise the caller of an acquire that was granted a moment before would be told that it was refused. */
+test("a refusal that ends an open stream says nothing of its requests", () => {
+  for (const [code, reason, retry] of [
+    [Code.UNAUTHENTICATED, "UNAUTHENTICATED", "no"],
+    [Code.INVALID_ARGUMENT, "INVALID_ARGUMENT", "no"],
+    [Code.UNAVAILABLE, "NO_LEADER", "safe"],
+    [Code.RESOURCE_EXHAUSTED, "DISK_SPACE_LOW", "safe"],
+  ] as const) {
+    const failure = failureFrom(interruption(refusedBy(code, reason, { retry })));
+    expect(failure).toMatchObject({ kind: "again", isUnknown: true, why: "the stream of answers was ended: because" });
+  }
+  expect(failureFrom(interruption(new CallError(Code.UNAUTHENTICATED, "who?")))).toMatchObject({ kind: "again", isUnknown: true });
+  const broke = new CallError(Code.UNAVAILABLE, "read ECONNRESET");
+  expect(interruption(broke)).toBe(broke);
+  expect(interruption(new CallError(Code.UNIMPLEMENTED, "no such method")).code).toBe(Code.UNIMPLEMENTED);
 });
 
 describe("an error without details", () => {

@@ -1,5 +1,14 @@
 /** A node that is played, for what can be seen from the other side alone: what is sent along, and which streams are open. */
-import { Server, ServerCredentials, type ServerUnaryCall, type ServerWritableStream, type UntypedHandleCall } from "@grpc/grpc-js";
+import {
+  Metadata,
+  Server,
+  ServerCredentials,
+  type ServerDuplexStream,
+  type ServerUnaryCall,
+  type ServerWritableStream,
+  type UntypedHandleCall,
+  status as Code,
+} from "@grpc/grpc-js";
 import { describe, expect, onTestFinished, test } from "vitest";
 
 import { Client } from "../../src/index.js";
@@ -7,6 +16,8 @@ import {
   GetRequest,
   GetResponse,
   LocksDefinition,
+  PipelineRequest,
+  PipelineResponse,
   WatchRequest,
   WatchResponse,
   type WatchResponse as Message,
@@ -27,10 +38,15 @@ const method = <Q, A>(name: string, request: Codec<Q>, response: Codec<A>, respo
   responseDeserialize: (bytes: Buffer) => response.decode(bytes),
 });
 
-async function start(handlers: Record<"get" | "watch", UntypedHandleCall>): Promise<string> {
+/** Without a pipeline, it is a node that does not know it. */
+async function start({ get, watch, pipeline }: Partial<Record<"get" | "watch" | "pipeline", UntypedHandleCall>>): Promise<string> {
   const server = new Server();
   const service = { get: method("Get", GetRequest, GetResponse, false), watch: method("Watch", WatchRequest, WatchResponse, true) };
-  server.addService(service, handlers);
+  server.addService(service, { get: get ?? (() => undefined), watch: watch ?? (() => undefined) });
+  if (pipeline !== undefined) {
+    const definition = { ...method("Pipeline", PipelineRequest, PipelineResponse, true), requestStream: true };
+    server.addService({ pipeline: definition }, { pipeline });
+  }
   const port = await new Promise<number>((resolve, reject) => {
     server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (error, port) => {
       if (error === null) {
@@ -76,7 +92,6 @@ describe("a request", () => {
         seen.push(call.metadata.get("authorization")[0], call.metadata.get("traceparent")[0]);
         answer(null, { lock: FREE, index: 1n });
       },
-      watch: () => undefined,
     });
     const traces: (string | undefined)[] = [];
     await using client = new Client({ endpoints, bearerToken: "s3cret", traceparent: () => traces[0] });
@@ -89,10 +104,30 @@ describe("a request", () => {
 });
 
 describe("a stream", () => {
+  /** A token that was withdrawn ends it. */
+  test("of a pipeline that is refused while it is open is opened again for what was under way", async () => {
+    const asked: PipelineRequest[] = [];
+    const endpoints = await start({
+      pipeline: (call: ServerDuplexStream<PipelineRequest, PipelineResponse>) => {
+        call.sendMetadata(new Metadata());
+        call.on("data", (request: PipelineRequest) => {
+          asked.push(request);
+          if (asked.length === 1) {
+            call.emit("error", { code: Code.UNAUTHENTICATED, details: "the bearer token was withdrawn" });
+          } else {
+            call.write({ number: request.number, what: { $case: "get", value: { lock: FREE, index: 1n } }, leader: "" });
+          }
+        });
+      },
+    });
+    await using client = new Client({ endpoints });
+    expect((await client.get("jobs")).holderCount).toBe(0);
+    expect(asked).toHaveLength(2);
+  });
+
   async function watched() {
     const streams = { open: 0, opened: 0 };
     const endpoints = await start({
-      get: () => undefined,
       watch: (call: ServerWritableStream<unknown, Message>) => {
         streams.open += 1;
         streams.opened += 1;
