@@ -27,6 +27,7 @@ import { Nodes } from "./nodes.js";
 import { Once } from "./once.js";
 import { Session, type SessionOptions } from "./session.js";
 import { sleep } from "./timers.js";
+import { TokenFile, readFile } from "./token-file.js";
 import { type CheckAnswer, type Forced, type LockInfo, checkView, forcedView, lockView } from "./views.js";
 import { Watch, type WatchOptions } from "./watch.js";
 
@@ -55,6 +56,11 @@ export interface ClientOptions {
   readonly tls?: TlsOptions;
   /** A bearer token to show with each request. */
   readonly bearerToken?: string;
+  /**
+   * A file with a bearer token, which is read again each second: tokens are replaced in place. While it is missing or empty, the last token
+   * is shown. Without effect beside `bearerToken`.
+   */
+  readonly bearerTokenFile?: string;
   /**
    * How long the session lives without a renewal, and so the locks of a client that died: 100 ms to a day, default 10 s. A longer one
    * survives longer outages of the cluster, and longer blocks of the event loop.
@@ -108,6 +114,19 @@ export interface ForceReleaseOptions {
   readonly now?: boolean;
 }
 
+/** What returns the bearer token of the moment. */
+function bearerSource({ bearerToken, bearerTokenFile }: ClientOptions): (() => string) | undefined {
+  if (bearerToken !== undefined) {
+    const given = checkBearerToken(bearerToken);
+    return () => given;
+  }
+  if (bearerTokenFile === undefined) {
+    return undefined;
+  }
+  const file = new TokenFile(bearerTokenFile, checkBearerToken(readFile(bearerTokenFile).trim()));
+  return () => file.token;
+}
+
 const TTL_MS = 10_000;
 const CALL_LIMIT_MS = 10_000;
 const ATTEMPT_LIMIT_MS = 2_000;
@@ -155,10 +174,9 @@ export class Client {
     };
     this.#clock = systemClock();
 
-    const { bearerToken } = options;
     const dial = {
       connection: connections(options.tls),
-      bearerToken: bearerToken === undefined ? undefined : checkBearerToken(bearerToken),
+      bearerToken: bearerSource(options),
       traceparent: options.traceparent,
     };
     const addresses = checkEndpoints(options.endpoints, options.tls !== undefined);

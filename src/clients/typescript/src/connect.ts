@@ -9,6 +9,7 @@ import { parse } from "smol-toml";
 import { Client, type ClientOptions } from "./client.js";
 import type { TlsOptions } from "./credentials.js";
 import { InvalidArgument, messageOf } from "./errors.js";
+import { readFile } from "./token-file.js";
 
 /** The nodes that `lockkeeper dev` and a cluster of three on this machine have by default. */
 const DEFAULT_ENDPOINTS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103";
@@ -54,13 +55,13 @@ export function connect(options: ConnectOptions = {}): Client {
   const profile = readProfile();
   const { endpoints, source } = chooseEndpoints(options, profile);
   const tls = options.tls ?? readTls(profile);
-  const bearerToken = options.bearerToken ?? readBearerToken(profile);
+  const bearer = options.bearerToken === undefined && options.bearerTokenFile === undefined ? bearerOptions(profile) : {};
   try {
     return new Client({
       ...options,
       endpoints,
       ...(tls === undefined ? {} : { tls }),
-      ...(bearerToken === undefined ? {} : { bearerToken }),
+      ...bearer,
     });
   } catch (error) {
     throw error instanceof InvalidArgument && error.message.startsWith("endpoint")
@@ -156,25 +157,17 @@ function readTls({ file, values }: Profile): TlsOptions | undefined {
   return { ca: readFile(ca), ...own };
 }
 
-function readBearerToken({ file, values }: Profile): string | undefined {
+function bearerOptions({ file, values }: Profile): Pick<ClientOptions, "bearerToken" | "bearerTokenFile"> {
   const named = setting("LOCKKEEPER_BEARER_TOKEN_FILE");
   if (named !== undefined) {
-    return readFile(named).trim();
+    return { bearerTokenFile: named };
   }
-  const itself = env["LOCKKEEPER_BEARER_TOKEN"];
-  if (itself !== undefined) {
-    return itself;
+  const bearerToken = env["LOCKKEEPER_BEARER_TOKEN"];
+  if (bearerToken !== undefined) {
+    return { bearerToken };
   }
   const profiled = values.bearer_token_file;
-  return profiled === undefined ? undefined : readFile(resolve(dirname(file), profiled)).trim();
-}
-
-function readFile(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch (error) {
-    throw new InvalidArgument(`cannot read ${path}: ${messageOf(error)}`, { cause: error });
-  }
+  return profiled === undefined ? {} : { bearerTokenFile: resolve(dirname(file), profiled) };
 }
 
 /** A variable that is empty counts as not set. */

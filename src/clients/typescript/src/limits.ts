@@ -176,9 +176,14 @@ export function checkEndpoints(endpoints: string | readonly string[], isSecure: 
   return [...addresses];
 }
 
+/** Whether a header of HTTP can carry it. */
+export function isBearerToken(token: string): boolean {
+  return /^[\x21-\x7e]+$/.test(token);
+}
+
 /** What a header of HTTP can carry. The message does not show it. */
 export function checkBearerToken(token: string): string {
-  if (!/^[\x21-\x7e]+$/.test(token)) {
+  if (!isBearerToken(token)) {
     throw new InvalidArgument(
       "the bearer token is empty, or has a blank or a character that is not printable ASCII: give it as it was made",
     );

@@ -32,7 +32,8 @@ export interface Sent<A> {
 /** What all nodes of a client are reached by. */
 export interface Dial {
   readonly connection: (address: string) => Connection;
-  readonly bearerToken: string | undefined;
+  /** The bearer token to show now. */
+  readonly bearerToken: (() => string) | undefined;
   /** The trace that a request belongs to (W3C Trace Context). */
   readonly traceparent: (() => string | undefined) | undefined;
 }
@@ -143,7 +144,7 @@ export class Node {
     const metadata = new Metadata();
     const { bearerToken, traceparent } = this.#dial;
     if (bearerToken !== undefined) {
-      metadata.set("authorization", `Bearer ${bearerToken}`);
+      metadata.set("authorization", `Bearer ${bearerToken()}`);
     }
     const trace = traceparent?.();
     if (trace !== undefined) {

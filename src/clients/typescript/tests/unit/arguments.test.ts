@@ -125,6 +125,9 @@ describe("connect", () => {
     expect(said(() => connect())).toContain(join(folder, "token"));
     writeFileSync(join(folder, "token"), "s3cret\n");
     connect();
+    writeFileSync(join(folder, "token"), "two words");
+    expect(said(() => connect())).toContain("the bearer token is empty, or has a blank");
+    expect(said(() => connect({ bearerTokenFile: join(folder, "none") }))).toContain(`cannot read ${join(folder, "none")}`);
     profile('endpoints = "a:1"\nca = "ca.pem"');
     expect(said(() => connect())).toContain(join(folder, "ca.pem"));
     profile('endpoints = "a:1"\ncert = "c.pem"');
