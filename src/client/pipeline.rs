@@ -267,8 +267,9 @@ async fn serve(channel: Authorized, open: Arc<OpenStream>) {
 /// The status for the requests that were pending when this one ended an open stream. A refusal, such as that of a token which was withdrawn
 /// meanwhile, refuses none of them: taken for their answer, it would say that nothing happened, while an acquire may have been granted.
 fn interruption(why: Status) -> Status {
-    // An error that this side made when the connection broke is known as one already, by its cause.
-    if why.source().is_some() {
+    // An error that this side made when the connection broke is known as one already, by its cause. What is not known there is sent again
+    // as single calls, under the same ids.
+    if why.source().is_some() || why.code() == Code::Unimplemented {
         return why;
     }
     Status::unavailable(format!("the stream of answers was ended: {}", why.message()))
@@ -324,6 +325,12 @@ mod tests {
 
         let from_a_proxy = failure(Status::unauthenticated("who are you?"));
         assert!(matches!(from_a_proxy, AttemptFailure::Again { unknown: true, .. }), "{from_a_proxy:?}");
+    }
+
+    /// Otherwise it would be sent on streams for ever to a proxy that says so late.
+    #[test]
+    fn a_stream_that_is_not_implemented_is_still_known_as_one() {
+        assert_eq!(interruption(Status::unimplemented("no streams here")).code(), Code::Unimplemented);
     }
 
     #[test]
