@@ -7,7 +7,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    budget::{ByteBudget, ByteShare, OverBudget},
+    budget::{ByteShare, OverBudget, SharedBytes},
     error::{Error, ErrorType, Result},
 };
 
@@ -16,7 +16,7 @@ pub(crate) const SMALL_BYTES: usize = 16 << 10;
 
 /// The bodies of all requests in flight.
 #[derive(Debug)]
-pub(crate) struct Bodies(Arc<ByteBudget>);
+pub(crate) struct Bodies(Arc<SharedBytes>);
 
 /// The counted bytes of one body. They are free again when this is dropped.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct BodyShare(ByteShare);
 
 impl Bodies {
     pub(crate) fn new(all_max: usize, address_max: usize) -> Self {
-        Self(ByteBudget::new(all_max, address_max))
+        Self(SharedBytes::new(all_max, address_max))
     }
 
     pub(crate) fn share(&self, client: IpAddr) -> BodyShare {

@@ -8,7 +8,7 @@ use std::{
 
 /// The limits, and what is used of them.
 #[derive(Debug)]
-pub(crate) struct ByteBudget {
+pub(crate) struct SharedBytes {
     all_max: usize,
     address_max: usize,
     used: Mutex<UsedBytes>,
@@ -23,7 +23,7 @@ struct UsedBytes {
 /// The counted bytes of one request. They are free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ByteShare {
-    budget: Arc<ByteBudget>,
+    budget: Arc<SharedBytes>,
     origin: IpAddr,
     counted: usize,
 }
@@ -48,7 +48,7 @@ pub(crate) fn origin(address: IpAddr) -> IpAddr {
     }
 }
 
-impl ByteBudget {
+impl SharedBytes {
     pub(crate) fn new(all_max: usize, address_max: usize) -> Arc<Self> {
         Arc::new(Self { all_max, address_max, used: Mutex::default() })
     }
@@ -81,7 +81,7 @@ impl ByteShare {
             return Ok(());
         }
 
-        let ByteBudget { all_max, address_max, .. } = *self.budget;
+        let SharedBytes { all_max, address_max, .. } = *self.budget;
         let mut used = self.budget.used();
         let by_address = used.addresses.get(&self.origin).copied().unwrap_or(0);
 

@@ -10,14 +10,14 @@
 //! client's address, and that of all clients.
 
 use std::{
+    fmt,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{
     AttributeValue, Item, Number,
-    budget::{ByteBudget, ByteShare, OverBudget},
-    error::{Error, ErrorType, Result},
+    budget::{ByteShare, OverBudget, SharedBytes},
 };
 
 /// Number of bytes of a request that always have room.
@@ -58,15 +58,22 @@ pub(crate) struct DecodedCharge {
     bytes: usize,
 }
 
+/// There is no room for values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DecodeRefused {
+    over: OverBudget,
+    bytes: usize,
+}
+
 impl DecodedShare {
-    pub(crate) fn new(budget: &Arc<ByteBudget>, client: IpAddr) -> Self {
+    pub(crate) fn new(budget: &Arc<SharedBytes>, client: IpAddr) -> Self {
         let share = Some(budget.share(client));
         Self(Arc::new(Mutex::new(DecodedBytes { bytes: 0, share })))
     }
 
     /// Counts more bytes. Fails if that exceeds a limit.
-    pub(crate) fn charge(&self, bytes: usize) -> Result<DecodedCharge> {
-        self.decoded().grow(bytes).map_err(|over| refused(over, bytes))?;
+    pub(crate) fn charge(&self, bytes: usize) -> Result<DecodedCharge, DecodeRefused> {
+        self.decoded().grow(bytes).map_err(|over| DecodeRefused { over, bytes })?;
         Ok(DecodedCharge { share: self.clone(), bytes })
     }
 
@@ -77,7 +84,7 @@ impl DecodedShare {
 }
 
 impl DecodedBytes {
-    fn grow(&mut self, more: usize) -> std::result::Result<(), OverBudget> {
+    fn grow(&mut self, more: usize) -> Result<(), OverBudget> {
         let bytes = self.bytes.saturating_add(more);
         if let Some(share) = &mut self.share {
             share.add(bytes.saturating_sub(SMALL_DECODED_BYTES) - share.counted())?;
@@ -114,19 +121,29 @@ impl Drop for DecodedCharge {
     }
 }
 
-/// The error of values for which there is no room. It is for ever if they alone are too many.
-fn refused(over: OverBudget, bytes: usize) -> Error {
-    let OverBudget { whose, used, more, max } = over;
-    if more > max {
-        return Error::validation(format!(
-            "the values take about {bytes} bytes of memory, and the limit is {max} of one address: send or read fewer at a time"
-        ));
+impl DecodeRefused {
+    /// Whether there may be room later. There is none for values that exceed the limit alone.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.over.more <= self.over.max
     }
-    let message = format!(
-        "the values of requests {whose} take about {used} bytes of memory, and {more} more exceed the limit of {max}: try again, or send \
-         and read fewer at a time"
-    );
-    Error::new(ErrorType::Throttled, message)
+}
+
+impl fmt::Display for DecodeRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { over: OverBudget { whose, used, more, max }, bytes } = self;
+        if self.is_passing() {
+            write!(
+                f,
+                "the values of requests {whose} take about {used} bytes of memory, and {more} more exceed the limit of {max}: try again, \
+                 or send and read fewer at a time"
+            )
+        } else {
+            write!(
+                f,
+                "the values take about {bytes} bytes of memory, and the limit is {max} of one address: send or read fewer at a time"
+            )
+        }
+    }
 }
 
 /// Number of bytes that the values of a JSON text need at most, about.
@@ -199,7 +216,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::value::tests::any_value;
+    use crate::{
+        error::{Error, ErrorType},
+        value::tests::any_value,
+    };
 
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -230,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_request_has_its_first_bytes_for_nothing_and_gives_the_others_back() {
-        let budget = ByteBudget::new(3000, 2000);
+        let budget = SharedBytes::new(3000, 2000);
         let greedy = DecodedShare::new(&budget, CLIENT);
         let small = greedy.charge(SMALL_DECODED_BYTES).expect("it has room");
         assert_eq!(budget.in_use(), (0, 0));
@@ -238,9 +258,9 @@ mod tests {
         assert_eq!(budget.in_use(), (1500, 1));
 
         let other = DecodedShare::new(&budget, CLIENT);
-        let error = other.charge(SMALL_DECODED_BYTES + 501).expect_err("nothing is left");
+        let error = Error::from(other.charge(SMALL_DECODED_BYTES + 501).expect_err("nothing is left"));
         assert!(error.kind == ErrorType::Throttled && error.message.contains("from this address"), "{error:?}");
-        let error = other.charge(SMALL_DECODED_BYTES + 2001).expect_err("never");
+        let error = Error::from(other.charge(SMALL_DECODED_BYTES + 2001).expect_err("never"));
         assert_eq!(error.kind, ErrorType::Validation, "it is not sent again");
         other.charge(SMALL_DECODED_BYTES).expect("a small one");
         assert_eq!(budget.in_use(), (1500, 1), "a refusal counts nothing");

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
-use crate::{DynamoStoreError, Item};
+use crate::{DynamoStoreError, Item, decoded::DecodeRefused};
 
 /// Maximum number of bytes of a message. Some messages repeat parts of a request, which may be large.
 const MESSAGE_BYTES_MAX: usize = 4096;
@@ -157,6 +157,13 @@ impl Serialize for Error {
             map.serialize_entry("CancellationReasons", &self.reasons)?;
         }
         map.end()
+    }
+}
+
+impl From<DecodeRefused> for Error {
+    fn from(refused: DecodeRefused) -> Self {
+        let kind = if refused.is_passing() { ErrorType::Throttled } else { ErrorType::Validation };
+        Self::new(kind, refused.to_string())
     }
 }
 

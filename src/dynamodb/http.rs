@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     DynamoCaller, DynamoOptions, DynamoStore,
     bodies::{self, Bodies, BodyShare},
-    budget::ByteBudget,
+    budget::SharedBytes,
     call::body_bytes_max,
     database::Database,
     decoded::{DecodedShare, json_decoded_bytes},
@@ -55,7 +55,7 @@ const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 struct Endpoint<S> {
     database: Database<S>,
     bodies: Bodies,
-    decoded: Arc<ByteBudget>,
+    decoded: Arc<SharedBytes>,
     unread: Arc<Unread>,
     requests: AtomicU64,
 }
@@ -75,7 +75,7 @@ pub async fn serve<L: HttpListen, S: DynamoStore>(
         PortLimits { connections_max, header_bytes_max, header_timeout, probes: &[], refuses: true, browsers: false };
 
     let bodies = Bodies::new(options.all_bodies_bytes_max, options.address_bodies_bytes_max);
-    let decoded = ByteBudget::new(options.all_decoded_bytes_max, options.address_decoded_bytes_max);
+    let decoded = SharedBytes::new(options.all_decoded_bytes_max, options.address_decoded_bytes_max);
     let unread = Unread::new(options.unread);
     let watching = Arc::clone(&unread).watch_over();
     let database = Database::new(store, options);

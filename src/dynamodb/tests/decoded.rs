@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     DynamoCaller,
-    budget::ByteBudget,
+    budget::SharedBytes,
     decoded::{DecodedShare, SMALL_DECODED_BYTES},
 };
 
@@ -25,7 +25,7 @@ fn put(key: usize) -> String {
     json!({"TableName": "locks", "Item": {"key": {"S": key.to_string()}, "maps": {"L": maps}}}).to_string()
 }
 
-async fn call(api: &Api, budget: &Arc<ByteBudget>, operation: &str, body: &str) -> Result<Json, String> {
+async fn call(api: &Api, budget: &Arc<SharedBytes>, operation: &str, body: &str) -> Result<Json, String> {
     let caller = caller();
     let decoded = DecodedShare::new(budget, caller.address.ip());
     let answer = api.0.call(&DynamoCaller { decoded, ..caller }, operation, None, body.as_bytes()).await;
@@ -39,7 +39,7 @@ async fn a_page_ends_where_there_is_no_room_for_the_next_item_and_a_batch_is_thr
         api.ok("PutItem", &put(key)).await;
     }
 
-    let budget = ByteBudget::new(BUDGET_BYTES, BUDGET_BYTES);
+    let budget = SharedBytes::new(BUDGET_BYTES, BUDGET_BYTES);
     let mut counts = Vec::new();
     let mut start = String::new();
     loop {
@@ -62,7 +62,7 @@ async fn a_page_ends_where_there_is_no_room_for_the_next_item_and_a_batch_is_thr
 #[tokio::test]
 async fn a_lock_is_held_and_given_back_while_others_use_up_the_memory() {
     let api = Api::with_tables(&[("locks", &["key"])]).await;
-    let budget = ByteBudget::new(BUDGET_BYTES, BUDGET_BYTES);
+    let budget = SharedBytes::new(BUDGET_BYTES, BUDGET_BYTES);
     let greedy = DecodedShare::new(&budget, caller().address.ip());
     let _all = greedy.charge(SMALL_DECODED_BYTES + BUDGET_BYTES).expect("it is free");
 
