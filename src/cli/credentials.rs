@@ -143,6 +143,7 @@ impl CredentialOptions {
             Some(tls) => builder.tls(&tls),
             None => builder,
         };
+
         // Commands such as `lock` and `watch` outlive a token: its file is followed.
         if let Some(file) = &self.bearer_token_file {
             return Ok(builder.token_file(file));

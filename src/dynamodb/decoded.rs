@@ -131,18 +131,18 @@ impl DecodeRefused {
 impl fmt::Display for DecodeRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { over: OverBudget { whose, used, more, max }, bytes } = self;
-        if self.is_passing() {
-            write!(
-                f,
-                "the values of requests {whose} take about {used} bytes of memory, and {more} more exceed the limit of {max}: try again, \
-                 or send and read fewer at a time"
-            )
-        } else {
-            write!(
+        if !self.is_passing() {
+            return write!(
                 f,
                 "the values take about {bytes} bytes of memory, and the limit is {max} of one address: send or read fewer at a time"
-            )
+            );
         }
+
+        write!(
+            f,
+            "the values of requests {whose} take about {used} bytes of memory, and {more} more exceed the limit of {max}: try again, or \
+             send and read fewer at a time"
+        )
     }
 }
 
