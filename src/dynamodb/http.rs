@@ -2,7 +2,8 @@
 //!
 //! The cost of a connection is bounded: its headers ([`HEADER_BYTES_MAX`]) and the time for them, the body's bytes and the time for them,
 //! the bytes of all bodies in flight ([`bodies`](crate::bodies)) and of what is decoded ([`decoded`](crate::decoded)), the time of an
-//! operation ([`DynamoOptions`]), and the bytes of unread answers ([`unread`](crate::unread)). A client that exceeds a limit gets DynamoDB's error, if HTTP still allows an answer.
+//! operation ([`DynamoOptions`]), and the bytes of unread answers ([`unread`](crate::unread)). A client that exceeds a limit gets
+//! DynamoDB's error, if HTTP still allows an answer.
 //!
 //! Nothing is kept for a client before its headers were checked. They name an operation and, if signatures are checked, a known access key,
 //! a time close to now, and the scope of DynamoDB ([`sigv4`]).

@@ -1,8 +1,8 @@
 //! The order of the writers of one item at this node.
 //!
-//! Without it, writers of one item would read the same revision, and all but one of them would have to start again; so a writer has its turn
-//! across its read and its commit. Correctness does not depend on it: a commit expects the revision that was read, and writers at other
-//! nodes have turns of their own.
+//! Without it, writers of one item would read the same revision, and all but one of them would have to start again; so a writer has its
+//! turn across its read and its commit. Correctness does not depend on it: a commit expects the revision that was read, and writers at
+//! other nodes have turns of their own.
 //!
 //! Each item has a queue for as long as somebody writes it, so nobody waits for the writer of another item. Nor does a writer wait for long
 //! behind those of its own item: after [`WAIT_MAX`] it goes on without a turn. A heartbeat must get through beside slow writers.
