@@ -242,6 +242,8 @@ planted! {
         HungAuditDiskAwaited = "hung-audit-disk-awaited",
         /// Audit lines that a killed process had not synced are taken for synced by the next one.
         AuditLinesNeverSynced = "audit-lines-never-synced",
+        /// A sync of the audit files succeeds though they were closed before the last lines were written.
+        ClosedSinkVouches = "closed-sink-vouches",
 
         // Rights and fences.
         /// A node that has lost the leader goes on to answer for sessions of ZooKeeper's clients, which may have ended elsewhere.
@@ -260,6 +262,8 @@ planted! {
         HalfCopiedFileCounts = "half-copied-file-counts",
         /// The policy is read when a node starts, and never again.
         PolicyReadOnce = "policy-read-once",
+        /// Who waits for a lock waits on when the policy no longer lets it acquire the lock, and may be granted it.
+        DeniedWaitGoesOn = "denied-wait-goes-on",
         /// The file of tokens is read when a node starts, and never again: a token cannot be withdrawn.
         TokensReadOnce = "tokens-read-once",
         /// A fence admits a sharer whose lock an exclusive holder had meanwhile.
@@ -331,6 +335,10 @@ planted! {
         RedisFeedGapUntold = "redis-feed-gap-untold",
         /// Commands of one connection that were sent together take effect in another order.
         SentTogetherSwapped = "sent-together-swapped",
+        /// A client of Redis' that waits for a sorted set keeps those behind it from a list that is pushed under the same key.
+        WaiterOfAnyKind = "waiter-of-any-kind",
+        /// Clients of Redis' may publish on the channels by which Sentinel says which server is the master.
+        SentinelOfAnybody = "sentinel-of-anybody",
         /// The time of Redis' goes back if the clock of the next leader is behind.
         TimeGoesBack = "time-goes-back",
         /// The time of Redis' follows a clock of an earlier leader that was wrong by hours.
@@ -341,6 +349,8 @@ planted! {
         WriteOvertakesFailed = "write-overtakes-failed",
         /// A watch of ZooKeeper's that is set again, on a node that its client may not read, is left out without a word.
         WatchLeftOut = "watch-left-out",
+        /// A watch of ZooKeeper's tells of nodes that its client may not read.
+        WatchTellsAll = "watch-tells-all",
 
         // Membership, elections, disks, restores.
         /// The id of a removed member is given again.
@@ -375,10 +385,14 @@ planted! {
         SnapshotBeforeAuditSync = "snapshot-before-audit-sync",
         /// A recovery makes the audit lines of the log as those of no cluster, if the trail begins there.
         RecoveredTrailOfNobody = "recovered-trail-of-nobody",
+        /// A recovery takes a log that is gone for one that is empty.
+        RecoveredWithoutLog = "recovered-without-log",
         /// Now and then an entry of the log lacks its last byte: no node can read it.
         EntryCutShort = "entry-cut-short",
         /// A command is proposed that is beyond a limit, or cannot be read again.
         EntryProposedUnread = "entry-proposed-unread",
+        /// Large transactions need no turn, and small commands wait behind all of them.
+        LargeNeedsNoTurn = "large-needs-no-turn",
         /// A node whose table is another one than the majority's goes on.
         DifferingTableGoesOn = "differing-table-goes-on",
         /// A member that is away keeps the leader from purging its log, however long it grows.

@@ -246,7 +246,7 @@ async fn open_log(directory: &Path, aside: &Path, snapshot: Option<LogId>) -> Re
     })?;
 
     // Whatever was left of a log without its mark would have been damage: this one was made just now.
-    if !is_begun {
+    if !is_begun && !Planted::RecoveredWithoutLog.is_on() {
         opened.close().await.map_err(unread)?;
         return Err(gone());
     }

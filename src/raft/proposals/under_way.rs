@@ -15,6 +15,8 @@ use std::sync::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use lockkeeper_planted::Planted;
+
 /// Units of work of the large commands under way, at the most: two batches in flight, and two that wait for them. A command that is more
 /// work has its turn alone.
 pub(super) const UNITS_UNDER_WAY_MAX: usize = 128 * 1024;
@@ -81,7 +83,7 @@ impl CommandLoad {
     }
 
     fn is_small(self) -> bool {
-        self.units == 0 && self.bytes == 0
+        (self.units == 0 && self.bytes == 0) || Planted::LargeNeedsNoTurn.is_on()
     }
 }
 
