@@ -10,7 +10,6 @@
 //! * times: only that there are some, and that a node was not modified before it was created;
 //! * the order of children, and of a connection's identities: neither promises one;
 //! * which of the errors a path has that cannot be one: ZooKeeper refuses it to creates alone, and knows no node there otherwise;
-//! * events of a node that the watcher may not read: Debian's ZooKeeper keeps them back, so everybody may read here;
 //! * watches of several kinds at one path of one connection: in ZooKeeper 3.8 the later one replaces the earlier one, in 3.9 both stay. So
 //!   one session has the persistent ones, of one kind at each path, and the others have those that fire once;
 //! * the order of events when a session is closed: ZooKeeper deletes a session's nodes in the order of a hash table;
@@ -266,12 +265,16 @@ impl Walk {
         if !path.contains("/guarded/") {
             return JuteAcl::open();
         }
-        match self.random.random_range(0..4) {
-            0 => vec![JuteAcl::new(self.random.random_range(0..32) | 1, "world", "anyone")],
-            1 => vec![JuteAcl::new(1, "world", "anyone"), JuteAcl::new(31, "auth", "")],
-            2 => vec![JuteAcl::new(1, "world", "anyone"), JuteAcl::new(30, "ip", "127.0.0.1")],
-            _ => JuteAcl::open(),
+        let mut acl = match self.random.random_range(0..4) {
+            0 => vec![JuteAcl::new(self.random.random_range(0..32), "world", "anyone")],
+            1 => vec![JuteAcl::new(31, "auth", "")],
+            2 => vec![JuteAcl::new(30, "ip", "127.0.0.1")],
+            _ => return JuteAcl::open(),
+        };
+        if self.chance(2) {
+            acl.insert(0, JuteAcl::new(1, "world", "anyone"));
         }
+        acl
     }
 
     fn create(&mut self) -> JuteRequest {
