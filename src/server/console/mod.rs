@@ -174,7 +174,11 @@ async fn guarded(State(console): State<Console>, request: Request, next: Next) -
     for (name, value) in HEADERS {
         answer.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    if connection.is_some_and(|connection| connection.must_finish()) {
+    // Its certificate may count no more since this request was let in: whatever the answer is, the next one is for another connection.
+    let counts_no_more = |connection: &HttpConnection| {
+        connection.certificate.as_ref().is_some_and(|certificate| certificate.check().is_err())
+    };
+    if connection.is_some_and(|connection| connection.must_finish() || counts_no_more(&connection)) {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer
