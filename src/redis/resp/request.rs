@@ -106,7 +106,8 @@ impl RequestReader {
     pub(crate) fn held_bytes(&self) -> usize {
         match &self.state {
             RequestState::Begin => 0,
-            RequestState::Array { bytes, .. } => *bytes,
+            // The argument that arrives is in the buffer still.
+            RequestState::Array { bytes, length, .. } => *bytes - length.unwrap_or(0),
         }
     }
 
