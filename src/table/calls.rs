@@ -229,9 +229,11 @@ mod tests {
         let mut call = calls.begin(TICKET, true).expect("there is room");
         calls.end(TICKET, &WaitEnd::Cancelled);
         assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
+        drop(call);
         let mut call = calls.begin(TICKET, true).expect("there is room");
         calls.break_off();
         assert_eq!(call.end().await, None);
+        drop(call);
         assert!(breaks.try_recv().is_err());
     }
 
@@ -243,6 +245,7 @@ mod tests {
         assert_eq!(calls.times_broken_off(), 0);
         calls.break_off();
         assert_eq!((call.end().await, calls.times_broken_off()), (None, 1));
+        drop(call);
         assert_eq!(breaks.try_recv(), Ok(BrokenCall { ticket: TICKET, is_repeatable: false }));
     }
 }

@@ -230,7 +230,8 @@ impl BodyArrival {
         self.permit = None;
     }
 
-    /// Notes a frame; one without data ends the body. Fails if too many bytes wait. `is_whole`: the end of the request completes it.
+    /// Notes a frame; one without data ends the body. Fails if too many bytes wait. Of a request that is handed over whole (`is_whole`),
+    /// only the end completes the message.
     fn note(&mut self, data: Option<&[u8]>, is_whole: bool) -> Result<(), TooManyBytes> {
         let (is_complete, unfinished) = match (data, &mut self.messages) {
             (Some(data), Some(messages)) => {

@@ -67,9 +67,9 @@ pub struct Settings {
     pub turn_bytes: usize,
     /// Bytes of all requests that are not answered, without the first 4 KiB of each: see `lockkeeper_accept::ArrivingBytes`.
     pub arriving_bytes_max: usize,
-    /// The largest message of a call of gRPC, by the path of the call, if its request is one message. A service gets none of the bytes of
-    /// such a request before its end, and it must end within [`FIRST_MESSAGE_TIMEOUT`]. Of other calls, streams above all, there is no
-    /// limit here, and their bytes are handed over as they come.
+    /// The largest message of a call of gRPC, by the path of the call, if its request is one message. This request must end within
+    /// [`FIRST_MESSAGE_TIMEOUT`], and a service gets none of its bytes before. Of other calls, streams above all, there is no limit here,
+    /// and their bytes are handed over as they come.
     pub request_bytes_max: fn(&str) -> Option<usize>,
     /// Maximum connections at one time.
     pub connections_max: usize,

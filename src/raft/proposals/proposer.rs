@@ -1,10 +1,9 @@
 //! Proposing commands: batches and group commit.
 //!
 //! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough, by its commands, their bytes
-//! or the work that they are; nothing lingers. Two batches
-//! are in flight at a time, so that the disk and the peers always have the next one; meanwhile the queue fills, and the next batch is
-//! larger. A full queue refuses at once. Large commands wait for a turn of their own before they are in the queue (see `under_way`). A batch
-//! is bound to the term of the leader that stamped it.
+//! or the work that they are; nothing lingers. Two batches are in flight at a time, so that the disk and the peers always have the next
+//! one; meanwhile the queue fills, and the next batch is larger. A full queue refuses at once. Large commands wait for a turn of their own
+//! before they are in the queue (see `under_way`). A batch is bound to the term of the leader that stamped it.
 
 use std::{fmt, sync::Arc, time::Duration};
 

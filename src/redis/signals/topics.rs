@@ -181,8 +181,8 @@ impl Topics {
         Self { shares, ..Self::default() }
     }
 
-    /// Adds a subscriber of these topics, each of which is named once, and returns the numbers of those that each has then. Callers that add
-    /// and remove subscribers take turns. Fails if the client may have no further places; then nothing was done.
+    /// Adds a subscriber of these topics, each of which is named once, and returns the numbers of those that each has then. Callers that
+    /// add and remove subscribers take turns. Fails if the client may have no further places; then nothing was done.
     pub(super) fn add(&self, topics: &[Topic], outbox: &Outbox) -> Result<Vec<usize>, RedisStoreError> {
         let new = {
             let table = self.table();

@@ -1,7 +1,7 @@
 //! The acquires that wait at this node for clients of other nodes, by client.
 //!
-//! A follower limits how many it passes on, and a connection between nodes how many calls are open on it. One client could take all of these
-//! places, through one follower after the other. A client that waits at the leader itself has the limits of its connection.
+//! A follower limits how many it passes on, and a connection between nodes how many calls are open on it. One client could take all of
+//! these places, through one follower after the other. A client that waits at the leader itself has the limits of its connection.
 
 use std::{
     collections::HashMap,

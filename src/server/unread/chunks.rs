@@ -3,8 +3,8 @@
 //! A chunk is a copy. A slice would keep the whole answer in memory, up to some megabytes, for as long as the transport holds its last few
 //! bytes. The copy of a small answer is cheap too, and frees the buffer in which it was encoded, which is larger.
 //!
-//! The transport keeps a record of each chunk. So a chunk counts as at least [`LEAST`]: a client that leaves answers of 20 bytes unread would
-//! otherwise take twenty times the memory that counts.
+//! The transport keeps a record of each chunk. So a chunk counts as at least [`LEAST`]: a client that leaves answers of 20 bytes unread
+//! would otherwise take twenty times the memory that counts.
 
 use std::sync::Arc;
 

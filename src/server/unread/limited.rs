@@ -17,8 +17,8 @@ use super::UnreadLayer;
 use crate::{api::Error, v1::deadlines};
 use lockkeeper_transport::Remote;
 
-/// The changes whose answers may be large: 64 names of locks, or values. Of these, only a transaction may give back what others wait for, and
-/// a client can repeat it once it has read some answers.
+/// The changes whose answers may be large: 64 names of locks, or values. Of these, only a transaction may give back what others wait for,
+/// and a client can repeat it once it has read some answers.
 const LARGE: [&str; 3] = ["/lockkeeper.v1.Locks/Acquire", "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Txn"];
 /// The stream whose requests change something. Its end breaks them off.
 const PIPELINE: &str = "/lockkeeper.v1.Locks/Pipeline";

@@ -107,7 +107,7 @@ pub(crate) trait Forward: ApiCall<Reply: Encode> + Encode {
         false
     }
 
-    /// What ends such a wait for good, or gives back what it has got. `None` if the request has no id by which it could be named.
+    /// What ends this wait for good, or gives back what it has got. `None` if the request has no id by which it could be named.
     fn abandonment(_request: &Form<Self>) -> Option<ReleaseLocks> {
         None
     }

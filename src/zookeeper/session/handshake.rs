@@ -74,10 +74,12 @@ pub(crate) async fn greet<S: ZookeeperStore>(
     // The connect and its answer.
     outbox.received.store(1, Relaxed);
     outbox.sent.store(1, Relaxed);
+
     let ended = |_| ZookeeperStoreError::NotExecuted("this node has lost the feed of its changes".to_owned());
     let identities = Arc::new(ClientIdentities::new(address.ip(), identity.clone()));
     let client = WatchingClient { identities: Arc::clone(&identities), caller };
     let id = node.hub.register(start.attached, &outbox, client).map_err(ended)?;
+
     let answer = ConnectAnswer {
         timeout_ms: i32::try_from(start.ttl_ms).unwrap_or(i32::MAX),
         session: i64::try_from(start.attached.session).unwrap_or_default(),

@@ -1,8 +1,8 @@
 //! What a connection is about to send, as a share of the budget of the port.
 //!
 //! An answer takes memory from when it is made, and may wait then: for the events that come before it, for the time until the node may
-//! answer for the session, behind the answers to what was sent with it. So it is counted before it waits. A connection whose answers find no
-//! room in the budget ends, as one whose client does not read them.
+//! answer for the session, behind the answers to what was sent with it. So it is counted before it waits. A connection whose answers find
+//! no room in the budget ends, as one whose client does not read them.
 
 use lockkeeper_accept::ArrivingRequest;
 
