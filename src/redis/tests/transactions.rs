@@ -310,7 +310,7 @@ async fn commands_of_very_many_keys_let_others_have_turns() {
     let names: String = (0..KEYS).map(|number| format!(" {number}")).collect();
     let value = |number: usize| {
         let text = number.to_string();
-        if number % 2 == 0 { format!("${}|{text}|", text.len()) } else { "$-1|".to_owned() }
+        if number.is_multiple_of(2) { format!("${}|{text}|", text.len()) } else { "$-1|".to_owned() }
     };
     let all: String = (0..KEYS).map(value).collect();
     for (command, expected) in [
