@@ -67,7 +67,6 @@ class Settings:
             attempt_limit=_limit("attempt_limit", attempt_limit),
         )
 
-
     @property
     def token(self) -> str | None:
         """The bearer token of this moment."""
