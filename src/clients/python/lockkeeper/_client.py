@@ -89,7 +89,7 @@ class Client:
         from ._io.threads import ThreadIo
 
         settings = self._settings
-        self._core = ClientCore(settings, lambda: ThreadIo(settings.tls, settings.bearer))
+        self._core = ClientCore(settings, lambda: ThreadIo(settings.certificates, settings.bearer))
         self._finalizer = weakref.finalize(self, _close_at_exit, self._core, os.getpid())
 
     def _begin_after_fork(self) -> None:

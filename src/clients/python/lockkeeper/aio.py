@@ -89,7 +89,7 @@ class Client:
             if self._is_closed:
                 raise ClientClosed("the client was closed: make another one with connect()")
             settings = self._settings
-            self._made = ClientCore(settings, lambda: self._make_io(settings.tls, settings.bearer))
+            self._made = ClientCore(settings, lambda: self._make_io(settings.certificates, settings.bearer))
             self._loop = loop
         if self._loop is not loop:
             raise InvalidArgument("this client belongs to another event loop: make one in this loop with connect()")

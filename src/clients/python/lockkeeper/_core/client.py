@@ -40,7 +40,7 @@ class ClientCore:
 
     def __init__(self, settings: Settings, make_io: Callable[[], Io]) -> None:
         self.settings = settings
-        nodes = Nodes(settings.endpoints, settings.tls is not None)
+        nodes = Nodes(settings.endpoints, settings.certificates is not None)
         self.io = make_io()
         self.caller = Caller(self.io, nodes, settings.call_limit, settings.attempt_limit)
         self._session: Session | None = None

@@ -18,6 +18,7 @@ from pathlib import Path
 from .._io import Tls
 from ..errors import InvalidArgument
 from .acquiring import LABEL_BYTES_MAX, Seconds, checked_text, checked_ttl, seconds
+from .certificate_files import CertificateFiles
 from .token_file import TokenFile, is_token
 
 DEFAULT_ENDPOINTS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103"
@@ -32,7 +33,8 @@ class Settings:
     """What a client is made with."""
 
     endpoints: str
-    tls: Tls | None
+    # Returns the certificates of this moment.
+    certificates: Callable[[], Tls] | None
     # Returns the token of this moment. Shown nowhere.
     bearer: Callable[[], str] | None = field(repr=False)
     ttl: float
@@ -59,13 +61,18 @@ class Settings:
         named = endpoints or env.get("LOCKKEEPER_ENDPOINTS") or profile.get("endpoints") or DEFAULT_ENDPOINTS
         return cls(
             endpoints=named,
-            tls=_tls(ca, cert, key, env, profile),
+            certificates=_certificates(ca, cert, key, env, profile),
             bearer=_bearer(token, env, profile),
             ttl=checked_ttl(ttl),
             label=default_label() if label is None else checked_text("label", label, LABEL_BYTES_MAX),
             call_limit=_limit("call_limit", call_limit),
             attempt_limit=_limit("attempt_limit", attempt_limit),
         )
+
+    @property
+    def tls(self) -> Tls | None:
+        """The certificates of this moment."""
+        return None if self.certificates is None else self.certificates()
 
     @property
     def token(self) -> str | None:
@@ -87,13 +94,13 @@ def _limit(name: str, value: Seconds) -> float:
     return number
 
 
-def _tls(
+def _certificates(
     ca: str | os.PathLike[str] | None,
     cert: str | os.PathLike[str] | None,
     key: str | os.PathLike[str] | None,
     env: Mapping[str, str],
     profile: Mapping[str, str],
-) -> Tls | None:
+) -> Callable[[], Tls] | None:
     ca = ca or env.get("LOCKKEEPER_CA") or profile.get("ca")
     if not cert and not key:
         cert, key = env.get("LOCKKEEPER_CERT"), env.get("LOCKKEEPER_KEY")
@@ -107,9 +114,10 @@ def _tls(
         if cert:
             raise InvalidArgument("cert needs ca (LOCKKEEPER_CA): without it there is no TLS to show a certificate in")
         return None
-    if not cert or not key:
-        return Tls(_read_file(ca))
-    return Tls(_read_file(ca), _read_file(cert), _read_file(key))
+    paths = tuple(os.fspath(path) for path in (ca, cert, key) if path)
+    given = Tls(*(_read_file(path) for path in paths))
+    # What comes through a pipe comes once.
+    return CertificateFiles(paths, given) if all(Path(path).is_file() for path in paths) else lambda: given
 
 
 def _bearer(token: str | None, env: Mapping[str, str], profile: Mapping[str, str]) -> Callable[[], str] | None:

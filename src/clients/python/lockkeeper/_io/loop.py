@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import grpc
 import grpc.aio
@@ -68,27 +69,32 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 class LoopIo:
     """`Io` with asyncio. Made within the event loop that it uses."""
 
-    def __init__(self, tls: Tls | None, bearer: Callable[[], str] | None) -> None:
+    def __init__(self, certificates: Callable[[], Tls] | None, bearer: Callable[[], str] | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._tls = tls
+        self._certificates = certificates
         self._bearer = bearer
+        # What the channels have.
+        self._tls: Tls | None = None
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._callables: dict[tuple[str, str], Any] = {}
+        # Also those with earlier certificates, on which calls are under way.
+        self._all_channels: WeakSet[grpc.aio.Channel] = WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
         self._is_closed = False
 
     async def call(self, address: str, method: Method, request: Any, timeout: float) -> Reply:
-        call = self._callable(address, method, "unary_unary")(request, timeout=timeout, metadata=self._metadata())
-        return await _reply(call)
+        callable_, _channel = self._callable(address, method, "unary_unary")
+        return await _reply(callable_(request, timeout=timeout, metadata=self._metadata()))
 
     def start(self, address: str, method: Method, request: Any, signal: Signal) -> Pending:
-        return LoopPending(self._callable(address, method, "unary_unary")(request, metadata=self._metadata()), signal)
+        callable_, channel = self._callable(address, method, "unary_unary")
+        return LoopPending(callable_(request, metadata=self._metadata()), signal, channel)
 
     def stream(self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]) -> Stream:
-        begin = self._callable(address, method, "stream_stream")
-        stream = LoopStream(begin, self._metadata(), signal, on_leader)
+        begin, channel = self._callable(address, method, "stream_stream")
+        stream = LoopStream(begin, self._metadata(), signal, on_leader, channel)
         self._begin("lockkeeper-stream", stream.pump())
         return stream
 
@@ -116,7 +122,7 @@ class LoopIo:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        channels = list(self._channels.values())
+        channels = list(self._all_channels)
         self._channels.clear()
         self._callables.clear()
         for channel in channels:
@@ -132,32 +138,41 @@ class LoopIo:
         if not task.cancelled() and task.exception() is not None:
             log.error("the task %s failed", task.get_name(), exc_info=task.exception())
 
-    def _callable(self, address: str, method: Method, kind: str) -> Any:
+    def _callable(self, address: str, method: Method, kind: str) -> tuple[Any, grpc.aio.Channel]:
+        """The method at a node, and its channel, which ends when nobody has it any more."""
         key = (address, method.path)
+        tls = None if self._certificates is None else self._certificates()
+        if tls is not self._tls:
+            # gRPC connects a channel again with what it was made with. Calls that are under way have theirs to their end.
+            self._tls = tls
+            self._channels.clear()
+            self._callables.clear()
         known = self._callables.get(key)
         if known is None:
             if self._is_closed:
                 raise ClientClosed("the client was closed: make another one with connect()")
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = self._connect(address)
+                channel = self._channels[address] = self._connect(address, tls)
+                self._all_channels.add(channel)
             known = self._callables[key] = getattr(channel, kind)(
                 method.path, request_serializer=method.serialize, response_deserializer=method.parse
             )
-        return known
+        return known, self._channels[address]
 
-    def _connect(self, address: str) -> grpc.aio.Channel:
-        if self._tls is None:
+    def _connect(self, address: str, tls: Tls | None) -> grpc.aio.Channel:
+        if tls is None:
             return grpc.aio.insecure_channel(address, options=OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self._tls.ca, self._tls.key, self._tls.cert)
+        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
         return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
 
 class LoopPending:
     """A call under way."""
 
-    def __init__(self, call: Any, signal: Signal) -> None:
+    def __init__(self, call: Any, signal: Signal, channel: grpc.aio.Channel) -> None:
         self._call = call
+        self._channel = channel
         call.add_done_callback(lambda _: signal.set())
 
     def is_done(self) -> bool:
@@ -174,7 +189,15 @@ class LoopPending:
 class LoopStream:
     """A stream whose messages are read by a task of their own."""
 
-    def __init__(self, begin: Any, metadata: Any, signal: Signal, on_leader: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        begin: Any,
+        metadata: Any,
+        signal: Signal,
+        on_leader: Callable[[str | None], None],
+        channel: grpc.aio.Channel,
+    ) -> None:
+        self._channel = channel
         self._requests: asyncio.Queue[Any] = asyncio.Queue()
         self._messages: deque[Any] = deque()
         self._room = asyncio.Semaphore(BUFFER_MAX)

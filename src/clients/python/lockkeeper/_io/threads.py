@@ -16,6 +16,7 @@ from functools import partial
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import grpc
 
@@ -142,11 +143,15 @@ class Aside:
 class ThreadIo:
     """`Io` with threads."""
 
-    def __init__(self, tls: Tls | None, bearer: Callable[[], str] | None) -> None:
-        self._tls = tls
+    def __init__(self, certificates: Callable[[], Tls] | None, bearer: Callable[[], str] | None) -> None:
+        self._certificates = certificates
         self._bearer = bearer
+        # What the channels have.
+        self._tls: Tls | None = None
         self._channels: dict[str, grpc.Channel] = {}
         self._callables: dict[tuple[str, str], Any] = {}
+        # Also those with earlier certificates, on which calls are under way.
+        self._all_channels: WeakSet[grpc.Channel] = WeakSet()
         self._threads: set[threading.Thread] = set()
         self._streams: set[ThreadStream] = set()
         self._numbers = count(1)
@@ -160,24 +165,24 @@ class ThreadIo:
 
     def _call(self, address: str, method: Method, request: Any, timeout: float) -> Reply:
         try:
-            message, call = self._callable(address, method, "unary_unary").with_call(
-                request, timeout=timeout, metadata=self._metadata()
-            )
+            callable_, _channel = self._callable(address, method, "unary_unary")
+            message, call = callable_.with_call(request, timeout=timeout, metadata=self._metadata())
         except grpc.RpcError as error:
             raise _failure(error) from None
         return Reply(message, _leader(call.initial_metadata()))
 
     def start(self, address: str, method: Method, request: Any, signal: Signal) -> Pending:
         def begin() -> ThreadPending:
-            call = self._callable(address, method, "unary_unary").future(request, metadata=self._metadata())
-            return ThreadPending(call, signal, self._aside)
+            callable_, channel = self._callable(address, method, "unary_unary")
+            call = callable_.future(request, metadata=self._metadata())
+            return ThreadPending(call, signal, self._aside, channel)
 
         return self._aside.run(begin)
 
     def stream(self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]) -> Stream:
         def begin() -> ThreadStream:
-            callable_ = self._callable(address, method, "stream_stream")
-            stream = ThreadStream(callable_, self._metadata(), signal, on_leader, self._aside)
+            callable_, channel = self._callable(address, method, "stream_stream")
+            stream = ThreadStream(callable_, self._metadata(), signal, on_leader, self._aside, channel)
             with self._mutex:
                 self._streams.add(stream)
             self._begin("lockkeeper-stream", stream.pump, lambda: self._streams.discard(stream))
@@ -208,7 +213,7 @@ class ThreadIo:
         self._join(until)
         with self._mutex:
             self._is_closed = True
-            channels = list(self._channels.values())
+            channels = list(self._all_channels)
             self._channels.clear()
             self._callables.clear()
             streams = list(self._streams)
@@ -249,34 +254,43 @@ class ThreadIo:
                 self._threads.discard(thread)
             raise
 
-    def _callable(self, address: str, method: Method, kind: str) -> Any:
+    def _callable(self, address: str, method: Method, kind: str) -> tuple[Any, grpc.Channel]:
+        """The method at a node, and its channel, which ends when nobody has it any more."""
         key = (address, method.path)
+        tls = None if self._certificates is None else self._certificates()
         with self._mutex:
+            if tls is not self._tls:
+                # gRPC connects a channel again with what it was made with. Calls that are under way have theirs to their end.
+                self._tls = tls
+                self._channels.clear()
+                self._callables.clear()
             known = self._callables.get(key)
             if known is None:
                 if self._is_closed:
                     raise ClientClosed("the client was closed: make another one with connect()")
                 channel = self._channels.get(address)
                 if channel is None:
-                    channel = self._channels[address] = self._connect(address)
+                    channel = self._channels[address] = self._connect(address, tls)
+                    self._all_channels.add(channel)
                 known = getattr(channel, kind)(
                     method.path, request_serializer=method.serialize, response_deserializer=method.parse
                 )
                 self._callables[key] = known
-        return known
+            return known, self._channels[address]
 
-    def _connect(self, address: str) -> grpc.Channel:
-        if self._tls is None:
+    def _connect(self, address: str, tls: Tls | None) -> grpc.Channel:
+        if tls is None:
             return grpc.insecure_channel(address, options=OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self._tls.ca, self._tls.key, self._tls.cert)
+        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
         return grpc.secure_channel(address, credentials, options=OPTIONS)
 
 
 class ThreadPending:
     """A call that another thread completes. That thread reads its outcome."""
 
-    def __init__(self, call: Any, signal: Signal, aside: Aside) -> None:
+    def __init__(self, call: Any, signal: Signal, aside: Aside, channel: grpc.Channel) -> None:
         self._call = call
+        self._channel = channel
         self._signal = signal
         self._aside = aside
         self._outcome: Reply | RpcFailure | None = None
@@ -309,8 +323,15 @@ class ThreadStream:
     """A stream whose messages are read by a thread of their own, since a read has no limit of time."""
 
     def __init__(
-        self, begin: Any, metadata: Any, signal: Signal, on_leader: Callable[[str | None], None], aside: Aside
+        self,
+        begin: Any,
+        metadata: Any,
+        signal: Signal,
+        on_leader: Callable[[str | None], None],
+        aside: Aside,
+        channel: grpc.Channel,
     ) -> None:
+        self._channel = channel
         self._requests: SimpleQueue[Any] = SimpleQueue()
         self._messages: deque[Any] = deque()
         self._room = ThreadSignal()
