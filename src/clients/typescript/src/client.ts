@@ -4,6 +4,7 @@ import { argv, execPath, pid } from "node:process";
 
 import { type AcquireOptions, acquireIn, checkAcquire } from "./acquire.js";
 import { Caller, type CallLimits, type Cancelled } from "./call.js";
+import { CertificateFiles, type TlsFiles } from "./certificate-files.js";
 import { type Clock, systemClock } from "./clock.js";
 import { type TlsOptions, connections } from "./credentials.js";
 import { Election } from "./election.js";
@@ -54,6 +55,11 @@ export interface ClientOptions {
   readonly endpoints: string | readonly string[];
   /** Connect by TLS. */
   readonly tls?: TlsOptions;
+  /**
+   * Connect by TLS with what these files have. They are read again when a request is sent, each two seconds at the most: certificates are
+   * replaced in place, and new connections have what was written into them. Without effect beside `tls`.
+   */
+  readonly tlsFiles?: TlsFiles;
   /** A bearer token to show with each request. */
   readonly bearerToken?: string;
   /**
@@ -112,6 +118,18 @@ export interface ForceReleaseOptions {
   readonly token?: bigint;
   /** Open the lock at once. Only for holders that are known to be dead: a live one could still be working. */
   readonly now?: boolean;
+}
+
+/** What returns the certificates of the moment. */
+function tlsSource({ tls, tlsFiles }: ClientOptions): (() => TlsOptions) | undefined {
+  if (tls !== undefined) {
+    return () => tls;
+  }
+  if (tlsFiles === undefined) {
+    return undefined;
+  }
+  const files = new CertificateFiles(tlsFiles);
+  return () => files.tls;
 }
 
 /** What returns the bearer token of the moment. */
@@ -175,11 +193,11 @@ export class Client {
     this.#clock = systemClock();
 
     const dial = {
-      connection: connections(options.tls),
+      connection: connections(tlsSource(options)),
       bearerToken: bearerSource(options),
       traceparent: options.traceparent,
     };
-    const addresses = checkEndpoints(options.endpoints, options.tls !== undefined);
+    const addresses = checkEndpoints(options.endpoints, options.tls !== undefined || options.tlsFiles !== undefined);
     this.#caller = new Caller(new Nodes(addresses, dial), limits, logger(options.log));
   }
 

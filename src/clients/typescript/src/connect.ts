@@ -6,10 +6,9 @@ import { env } from "node:process";
 
 import { parse } from "smol-toml";
 
+import type { TlsFiles } from "./certificate-files.js";
 import { Client, type ClientOptions } from "./client.js";
-import type { TlsOptions } from "./credentials.js";
 import { InvalidArgument, messageOf } from "./errors.js";
-import { readFile } from "./token-file.js";
 
 /** The nodes that `lockkeeper dev` and a cluster of three on this machine have by default. */
 const DEFAULT_ENDPOINTS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103";
@@ -54,13 +53,13 @@ export type ConnectOptions = Partial<ClientOptions>;
 export function connect(options: ConnectOptions = {}): Client {
   const profile = readProfile();
   const { endpoints, source } = chooseEndpoints(options, profile);
-  const tls = options.tls ?? readTls(profile);
+  const tlsFiles = options.tls === undefined ? (options.tlsFiles ?? findTlsFiles(profile)) : undefined;
   const bearer = options.bearerToken === undefined && options.bearerTokenFile === undefined ? bearerOptions(profile) : {};
   try {
     return new Client({
       ...options,
       endpoints,
-      ...(tls === undefined ? {} : { tls }),
+      ...(tlsFiles === undefined ? {} : { tlsFiles }),
       ...bearer,
     });
   } catch (error) {
@@ -132,7 +131,7 @@ function chooseEndpoints(options: ConnectOptions, { file, values }: Profile): { 
 }
 
 /** What belongs together comes from one place. */
-function readTls({ file, values }: Profile): TlsOptions | undefined {
+function findTlsFiles({ file, values }: Profile): TlsFiles | undefined {
   const near = (path: string | undefined): string | undefined => (path === undefined ? undefined : resolve(dirname(file), path));
   const ca = setting("LOCKKEEPER_CA") ?? near(values.ca);
   let cert = setting("LOCKKEEPER_CERT");
@@ -153,8 +152,7 @@ function readTls({ file, values }: Profile): TlsOptions | undefined {
     }
     return undefined;
   }
-  const own = cert === undefined || key === undefined ? {} : { cert: readFile(cert), key: readFile(key) };
-  return { ca: readFile(ca), ...own };
+  return cert === undefined || key === undefined ? { ca } : { ca, cert, key };
 }
 
 function bearerOptions({ file, values }: Profile): Pick<ClientOptions, "bearerToken" | "bearerTokenFile"> {

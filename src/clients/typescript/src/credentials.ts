@@ -38,26 +38,52 @@ export interface Connection {
   readonly options: ChannelOptions;
 }
 
-/** How each node is connected to, by its address. Fails with {@link InvalidArgument}. */
-export function connections(tls: TlsOptions | undefined): (address: string) => Connection {
+/** Whether a text in PEM has a certificate. */
+export function hasCertificate(pem: string | Uint8Array): boolean {
+  return toBuffer(pem).includes("-----BEGIN CERTIFICATE-----");
+}
+
+/**
+ * How each node is connected to, by its address: in the same way, and by the same object, for as long as `tls` returns the same. Fails with
+ * {@link InvalidArgument}; later it does not fail, if what `tls` returns can be used.
+ */
+export function connections(tls: (() => TlsOptions) | undefined): (address: string) => Connection {
   if (tls === undefined) {
     const insecure = { credentials: credentials.createInsecure(), options: {} };
     return () => insecure;
   }
 
-  const { ca, cert, key } = tls;
+  let present = tls();
+  let context = secureContext(present);
+  const known = new Map<string, Connection>();
+  return (address) => {
+    const now = tls();
+    if (now !== present) {
+      context = secureContext(now);
+      present = now;
+      known.clear();
+    }
+    let connection = known.get(address);
+    if (connection === undefined) {
+      connection = secure(context, address);
+      known.set(address, connection);
+    }
+    return connection;
+  };
+}
+
+function secureContext({ ca, cert, key }: TlsOptions): SecureContext {
   if ((cert === undefined) !== (key === undefined)) {
     throw new InvalidArgument("tls.cert and tls.key belong together: give both, or none");
   }
   const own = cert === undefined || key === undefined ? {} : { cert: toBuffer(cert), key: toBuffer(key) };
   const authorities = toBuffer(ca);
-  if (!authorities.includes("-----BEGIN CERTIFICATE-----")) {
+  if (!hasCertificate(authorities)) {
     throw new InvalidArgument("tls.ca has no certificate: give the authorities to trust, as PEM");
   }
 
   try {
-    const context = createSecureContext({ ca: authorities, ...own });
-    return (address) => secure(context, address);
+    return createSecureContext({ ca: authorities, ...own });
   } catch (error) {
     throw new InvalidArgument(`the certificates cannot be used: ${messageOf(error)}`, { cause: error });
   }

@@ -4,6 +4,7 @@
  * @packageDocumentation
  */
 export type { AcquireOptions } from "./acquire.js";
+export type { TlsFiles } from "./certificate-files.js";
 export { Client, type ClientOptions, type ForceReleaseOptions, type ReadOptions } from "./client.js";
 export { connect, type ConnectOptions } from "./connect.js";
 export type { TlsOptions } from "./credentials.js";

@@ -91,6 +91,8 @@ export class Node {
   readonly pipeline: Pipeline;
   readonly #dial: Dial;
   #channel: Channel | undefined;
+  /** How the channel was made. */
+  #connection: Connection | undefined;
   #isClosed = false;
 
   constructor(address: string, dial: Dial) {
@@ -133,9 +135,12 @@ export class Node {
     if (this.#isClosed) {
       throw new CallError(14, "No connection established: the client is closed");
     }
-    if (this.#channel === undefined) {
-      const { credentials, options } = this.#dial.connection(this.address);
-      this.#channel = new Channel(`dns:${this.address}`, credentials, { ...CHANNEL, ...options });
+    const connection = this.#dial.connection(this.address);
+    if (this.#channel === undefined || this.#connection !== connection) {
+      // A channel connects again with the certificates that it was made with. What is under way on it goes on until it ends.
+      this.#channel?.close();
+      this.#connection = connection;
+      this.#channel = new Channel(`dns:${this.address}`, connection.credentials, { ...CHANNEL, ...connection.options });
     }
     return this.#channel;
   }
