@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use lockkeeper_accept::ArrivingBytes;
 use tokio::{
     sync::{Mutex as AsyncMutex, OnceCell},
     task::JoinSet,
@@ -42,6 +43,8 @@ pub(crate) struct ZookeeperNode<S> {
     pub(crate) store: S,
     pub(crate) options: ZookeeperOptions,
     pub(crate) hub: WatchHub,
+    /// The budget for events that are not read.
+    pub(crate) events: ArrivingBytes,
     pub(crate) stats: StatCounters,
     key: OnceCell<PasswordKey>,
     abandoned: Mutex<Vec<AbandonedSession>>,
@@ -69,6 +72,7 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
         Self {
             store,
             hub: WatchHub::new(limits),
+            events: ArrivingBytes::new(options.events_bytes_max),
             stats: StatCounters::default(),
             key: OnceCell::new(),
             abandoned: Mutex::default(),

@@ -28,6 +28,9 @@ pub struct ZookeeperOptions {
     pub connection_replies_bytes_max: usize,
     /// Maximum number of bytes of the events of one connection that are not read. Beyond it, the connection is closed.
     pub connection_events_bytes_max: usize,
+    /// Maximum number of bytes of the events of all connections that are not read, beyond the first 4 KiB of each: one address may have half
+    /// of what others leave free. Where there is no room, the connection from that address ends whose events take the most.
+    pub events_bytes_max: usize,
     /// Maximum number of watches of one connection.
     pub connection_watches_max: usize,
     /// Maximum number of bytes of all watches, about: one address may have half of what others leave free, and one connection half of what
@@ -65,6 +68,7 @@ impl ZookeeperOptions {
             replies_bytes_max: 48 << 20,
             connection_replies_bytes_max: 4 << 20,
             connection_events_bytes_max: 4 << 20,
+            events_bytes_max: 48 << 20,
             connection_watches_max: 1 << 17,
             watches_bytes_max: 256 << 20,
             arrival_timeout: Duration::from_secs(10),

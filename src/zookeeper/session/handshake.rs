@@ -70,7 +70,8 @@ pub(crate) async fn greet<S: ZookeeperStore>(
         return Err(ZookeeperStoreError::NotExecuted(why));
     }
 
-    let outbox = Arc::new(EventOutbox::new(address, node.options.connection_events_bytes_max));
+    let outbox = EventOutbox::new(address, node.options.connection_events_bytes_max, &node.events);
+    let outbox = Arc::new(outbox);
     // The connect and its answer.
     outbox.received.store(1, Relaxed);
     outbox.sent.store(1, Relaxed);

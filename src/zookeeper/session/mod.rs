@@ -225,6 +225,8 @@ impl<S: ZookeeperStore> ClientSession<S> {
             return Err(ClosingReason::AtOnce);
         }
         self.count_sent(self.outbox.take_until(self.last_told, out.frames()));
+        // The events wait with the reply, and count with it.
+        out.count_made(0)?;
         Ok(self.last_told)
     }
 

@@ -218,6 +218,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
             let has_found = self.node.hub.with_watches(|watches| find(watches, &path));
             if has_found { Ok(Vec::new()) } else { Err(ErrorCode::NoWatcher) }
         });
-        RequestAnswer::new(self.node.hub.told(), found)
+        // The events of watches that have fired before come before the answer.
+        RequestAnswer::new(self.node.hub.fired(), found)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lockkeeper_accept::ArrivingBytes;
 use tokio::{io::AsyncWriteExt as _, time::Duration};
 
 use super::{
@@ -310,7 +311,8 @@ async fn tokio_socket(rig: &Rig, session: i64, password: &[u8]) -> Option<tokio:
 fn of_two_connections_of_a_session_the_later_attachment_stays() {
     let hub = WatchHub::new(WatchLimits { per_connection: 1, bytes: 1 });
     hub.begin(0);
-    let outbox = || Arc::new(EventOutbox::new("127.0.0.1:1".parse().unwrap(), 1));
+    let budget = ArrivingBytes::new(1);
+    let outbox = || Arc::new(EventOutbox::new("127.0.0.1:1".parse().unwrap(), 1, &budget));
     let earlier = outbox();
     let later = outbox();
     let stranger = || WatchingClient::stranger("127.0.0.1:1".parse().unwrap());

@@ -15,7 +15,10 @@ use tokio::{
     task::yield_now,
 };
 
-use super::{EventOutbox, WatchClass, WatchLimits, WatchTable, WatcherId};
+use super::{
+    EventOutbox, WatchClass, WatchLimits, WatchTable, WatcherId,
+    above::{PathAbove, PathHasher},
+};
 use crate::{
     AppliedStep, NumberedSession, ZookeeperCaller, ZookeeperChange, ZookeeperChangeKind,
     tree::{ClientIdentities, ZnodePath, ZnodeValue},
@@ -43,7 +46,7 @@ pub(crate) struct HubEnded;
 struct RegisteredConnection {
     attached: NumberedSession,
     outbox: Arc<EventOutbox>,
-    client: WatchingClient,
+    client: Arc<WatchingClient>,
 }
 
 /// Who watches.
@@ -77,6 +80,9 @@ pub(crate) struct WatchHub {
     state: Mutex<HubState>,
     /// Everything up to this revision is in the outboxes.
     told: AtomicU64,
+    /// Changes up to this revision have fired watches, or are about to.
+    fired: AtomicU64,
+    hasher: PathHasher,
     last_connection: AtomicU64,
     became_live: Notify,
     /// A connection has ended and left watches.
@@ -98,9 +104,10 @@ impl WatchingClient {
 impl WatchHub {
     /// A hub without a feed.
     pub(crate) fn new(limits: WatchLimits) -> Self {
+        let hasher = PathHasher::default();
         let state = HubState {
             is_live: false,
-            watches: WatchTable::new(limits),
+            watches: WatchTable::new(limits, hasher.clone()),
             connections: HashMap::new(),
             sessions: HashMap::new(),
             waiting: BTreeMap::new(),
@@ -110,6 +117,8 @@ impl WatchHub {
         Self {
             state: Mutex::new(state),
             told: AtomicU64::new(0),
+            fired: AtomicU64::new(0),
+            hasher,
             last_connection: AtomicU64::new(0),
             became_live: Notify::new(),
             has_leaving: Notify::new(),
@@ -126,6 +135,7 @@ impl WatchHub {
         let mut state = self.state();
         state.is_live = true;
         self.told.store(after, Relaxed);
+        self.fired.store(after, Relaxed);
         drop(state);
         self.became_live.notify_waiters();
     }
@@ -154,6 +164,12 @@ impl WatchHub {
     /// Everything up to this revision is in the outboxes.
     pub(crate) fn told(&self) -> u64 {
         self.told.load(Relaxed)
+    }
+
+    /// The revision that an answer about watches shows: those that are gone may have fired by changes up to it, whose events come before
+    /// the answer.
+    pub(crate) fn fired(&self) -> u64 {
+        self.fired.load(Relaxed)
     }
 
     /// Waits until everything up to a revision is in the outboxes.
@@ -199,6 +215,7 @@ impl WatchHub {
             state.sessions.insert(attached.session, id);
         }
         state.watches.register(id, outbox.address.ip());
+        let client = Arc::new(client);
         state.connections.insert(id, RegisteredConnection { attached, outbox: Arc::clone(outbox), client });
         Ok(id)
     }
@@ -206,7 +223,7 @@ impl WatchHub {
     /// The client of a connection has proven a further identity. Changes that are told from now on are told for all of them.
     pub(crate) fn set_client(&self, id: WatcherId, client: WatchingClient) {
         if let Some(connection) = self.state().connections.get_mut(&id) {
-            connection.client = client;
+            connection.client = Arc::new(client);
         }
     }
 
@@ -265,7 +282,10 @@ impl WatchHub {
             MissedChange::Data => DATA_CHANGED,
             MissedChange::Children => CHILDREN_CHANGED,
         };
-        outbox.push(revision, kind, &path.shared());
+        // A list has as many paths as its client has put into it: what is too much is too much for this connection.
+        if outbox.push(revision, kind, &path.shared()).is_err() {
+            outbox.cut_off();
+        }
     }
 
     /// Ends the connections of sessions for which `vouches` says no.
@@ -291,16 +311,34 @@ impl WatchHub {
         state.connections.values().map(|known| (known.attached, Arc::clone(&known.outbox))).collect()
     }
 
-    /// Makes events of a step of the feed, for those whom the policy lets read the nodes.
+    /// Makes events of a step of the feed, for those whom the policy lets read the nodes. Called for one step after the other.
+    ///
+    /// The lock is held for each change on its own, while its watches fire. The policy is asked without it, for each client and event.
     pub(crate) fn tell(&self, step: &AppliedStep, policy: ReadPolicy<'_>) {
-        let mut state = self.state();
+        let has_recursive = {
+            let state = self.state();
+            self.fired.fetch_max(step.revision, Relaxed);
+            // A watch that is set from now on is for changes after this step.
+            state.watches.has_recursive()
+        };
+
         let mut reached = BTreeSet::new();
         for change in &step.changes {
             // Other entries below the prefix are no nodes.
-            if let Some(path) = ZnodePath::from_key(&change.key) {
-                state.tell_change(change, &path, policy, &mut reached);
+            let Some(path) = ZnodePath::from_key(&change.key) else { continue };
+            let above = if has_recursive { self.hasher.above(&path) } else { Vec::new() };
+            let fired = self.state().fire_change(change, &path, &above);
+            for event in fired {
+                reached.extend(self.tell_event(event, policy));
             }
         }
+
+        self.finish_step(step, &reached);
+    }
+
+    /// Everything of a step is in the outboxes: wakes who waits for it.
+    fn finish_step(&self, step: &AppliedStep, reached: &BTreeSet<WatcherId>) {
+        let mut state = self.state();
         for attached in &step.attached {
             state.lose_session(*attached);
         }
@@ -325,6 +363,57 @@ impl WatchHub {
             let _ = tell.send(());
         }
     }
+
+    /// Sends an event to the connections whose watches have fired: one for each, however many of its watches did. As with ZooKeeper since
+    /// 3.8.4 and 3.9.2 (CVE-2024-23944), a client that may not read the node is told nothing, and its watch of one shot is gone all the
+    /// same. Returns the connections that have it.
+    fn tell_event(&self, event: FiredEvent, policy: ReadPolicy<'_>) -> Vec<WatcherId> {
+        let FiredEvent { kind, path, revision, value, watchers } = event;
+        let acl = value.map(|value| ZnodeValue::decode(&value).acl).unwrap_or_default();
+        let key = path.key();
+        let text = path.shared();
+
+        let mut reached = Vec::new();
+        for FiredWatcher { id, outbox, client } in watchers {
+            let may_read = client.identities.is_allowed(&acl, permissions::READ) && policy(&client.caller, &key);
+            if may_read || Planted::WatchTellsAll.is_on() {
+                self.push_event(&outbox, revision, kind, &text);
+                reached.push(id);
+            }
+        }
+        reached
+    }
+
+    /// Puts an event into an outbox. If the events of all clients take the room that there is, the connection from its address ends whose
+    /// events take the most: its client does not read, and this one may.
+    fn push_event(&self, outbox: &Arc<EventOutbox>, revision: u64, kind: i32, path: &Arc<str>) {
+        while outbox.push(revision, kind, path).is_err() {
+            let largest = self.largest_outbox(outbox);
+            largest.cut_off();
+            tracing::debug!(client = %largest.address, "a connection is closed: of the unread events its own are the most");
+        }
+    }
+
+    /// The outbox of the same address whose events take the most room: this one if none takes more.
+    fn largest_outbox(&self, outbox: &Arc<EventOutbox>) -> Arc<EventOutbox> {
+        let origin = outbox.origin();
+        let others: Vec<_> = {
+            let state = self.state();
+            let all = state.connections.values().map(|connection| &connection.outbox);
+            all.filter(|other| other.origin() == origin).cloned().collect()
+        };
+
+        let mut largest = Arc::clone(outbox);
+        let mut most = outbox.bytes();
+        for other in others {
+            let bytes = other.bytes();
+            if bytes > most {
+                most = bytes;
+                largest = other;
+            }
+        }
+        largest
+    }
 }
 
 /// A change that a client has missed while it had no connection.
@@ -347,85 +436,85 @@ impl HubState {
         }
     }
 
-    /// Puts the events of a change into outboxes, whose connections are added to `reached`.
-    fn tell_change(
-        &mut self,
-        change: &ZookeeperChange,
-        path: &ZnodePath,
-        policy: ReadPolicy<'_>,
-        reached: &mut BTreeSet<WatcherId>,
-    ) {
+    /// Fires the watches of a change. Returns its events in their order, those without a watcher left out.
+    fn fire_change(&mut self, change: &ZookeeperChange, path: &ZnodePath, above: &[PathAbove<'_>]) -> Vec<FiredEvent> {
         let ZookeeperChange { revision, before, after, .. } = change;
-        let mut tell = |classes: &[WatchClass], kind: i32, path: &ZnodePath, value: Option<&Arc<[u8]>>| {
-            let fired = self.watches.fire(classes, path, *revision);
-            reached.extend(self.tell_event(fired, MadeEvent { kind, path, revision: *revision, value }, policy));
+        let mut events = Vec::new();
+        let mut fire = |classes: &[WatchClass], kind: i32, path: &ZnodePath, value: Option<&Arc<[u8]>>| {
+            let fired = self.watches.fire(classes, path, above, *revision);
+            let watchers = self.fired_watchers(&fired);
+            if !watchers.is_empty() {
+                events.push(FiredEvent {
+                    kind,
+                    path: path.clone(),
+                    revision: *revision,
+                    value: value.cloned(),
+                    watchers,
+                });
+            }
         };
 
         // The end of a node is for those who could read it by its last access list.
         match change.kind {
             ZookeeperChangeKind::Created { is_again } => {
                 if is_again {
-                    tell(OF_END, DELETED, path, before.as_ref());
+                    fire(OF_END, DELETED, path, before.as_ref());
                 }
-                tell(OF_NODE, CREATED, path, after.as_ref());
+                fire(OF_NODE, CREATED, path, after.as_ref());
             }
-            ZookeeperChangeKind::Deleted => tell(OF_END, DELETED, path, before.as_ref()),
+            ZookeeperChangeKind::Deleted => fire(OF_END, DELETED, path, before.as_ref()),
             ZookeeperChangeKind::Changed => {
                 // A new access list causes no event.
                 if after.as_deref().is_none_or(ZnodeValue::is_data_written) {
-                    tell(OF_NODE, DATA_CHANGED, path, after.as_ref());
+                    fire(OF_NODE, DATA_CHANGED, path, after.as_ref());
                 }
-                return;
+                return events;
             }
         }
 
-        // A node's own watches hear before those of its parent, as with ZooKeeper.
+        // A node's own watches hear before those of its parent, as with ZooKeeper. Recursive watches do not hear of children.
         if let Some(parent) = path.parent() {
-            tell(OF_CHILDREN, CHILDREN_CHANGED, &parent, change.parent.as_ref());
+            fire(OF_CHILDREN, CHILDREN_CHANGED, &parent, change.parent.as_ref());
         }
+        events
     }
 
-    /// Sends an event to the connections whose watches have fired: one for each, however many of its watches did. As with ZooKeeper since
-    /// 3.8.4 and 3.9.2 (CVE-2024-23944), a client that may not read the node is told nothing, and its watch of one shot is gone all the
-    /// same. Returns the connections that have it.
-    fn tell_event(
-        &self,
-        mut fired: BTreeSet<WatcherId>,
-        event: MadeEvent<'_>,
-        policy: ReadPolicy<'_>,
-    ) -> BTreeSet<WatcherId> {
-        if fired.is_empty() {
-            return fired;
-        }
-
-        let MadeEvent { kind, path, revision, value } = event;
-        let acl = value.map(|value| ZnodeValue::decode(value).acl).unwrap_or_default();
-        let key = path.key();
-        fired.retain(|id| {
-            let Some(RegisteredConnection { outbox, client, .. }) = self.connections.get(id) else { return false };
-            let may_read = client.identities.is_allowed(&acl, permissions::READ) && policy(&client.caller, &key);
-            let is_told = may_read || Planted::WatchTellsAll.is_on();
-            if is_told {
-                outbox.push(revision, kind, &path.shared());
-            }
-            is_told
-        });
-        fired
+    fn fired_watchers(&self, fired: &BTreeSet<WatcherId>) -> Vec<FiredWatcher> {
+        let known = fired.iter().filter_map(|id| Some((*id, self.connections.get(id)?)));
+        let watcher = |(id, connection): (WatcherId, &RegisteredConnection)| FiredWatcher {
+            id,
+            outbox: Arc::clone(&connection.outbox),
+            client: Arc::clone(&connection.client),
+        };
+        known.map(watcher).collect()
     }
 }
 
-/// An event that is told.
-struct MadeEvent<'a> {
+/// An event whose watches have fired.
+struct FiredEvent {
     kind: i32,
-    path: &'a ZnodePath,
+    path: ZnodePath,
     revision: u64,
     /// The value of the node, with its access list. Without one there is no list.
-    value: Option<&'a Arc<[u8]>>,
+    value: Option<Arc<[u8]>>,
+    watchers: Vec<FiredWatcher>,
+}
+
+/// A connection whose watch has fired, as its client was known then.
+struct FiredWatcher {
+    id: WatcherId,
+    outbox: Arc<EventOutbox>,
+    client: Arc<WatchingClient>,
 }
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Poll, Wake, Waker};
+    use std::{
+        sync::atomic::AtomicBool,
+        task::{Context, Poll, Wake, Waker},
+    };
+
+    use lockkeeper_accept::{ArrivingBytes, FREE_BYTES};
 
     use super::*;
     use crate::watches::table::REMOVED_AT_ONCE;
@@ -434,7 +523,7 @@ mod tests {
         let hub = WatchHub::new(WatchLimits { per_connection: usize::MAX, bytes: usize::MAX });
         hub.begin(6);
         let address = "127.0.0.1:1".parse().expect("an address");
-        let outbox = Arc::new(EventOutbox::new(address, usize::MAX));
+        let outbox = Arc::new(EventOutbox::new(address, usize::MAX, &ArrivingBytes::new(usize::MAX)));
         let attached = NumberedSession { session: 1, number: 0 };
         let id = hub.register(attached, &outbox, WatchingClient::stranger(address)).expect("a feed");
         (hub, outbox, id)
@@ -509,5 +598,69 @@ mod tests {
         assert_eq!(left(), 0);
         let mut none = pin!(hub.cleared());
         assert!(none.as_mut().poll(&mut context).is_ready(), "there is nothing to wait for");
+    }
+
+    fn connection(
+        hub: &WatchHub,
+        session: u64,
+        address: &str,
+        budget: &ArrivingBytes,
+    ) -> (Arc<EventOutbox>, WatcherId) {
+        let address = format!("{address}:{session}").parse().expect("an address");
+        let outbox = Arc::new(EventOutbox::new(address, usize::MAX, budget));
+        let attached = NumberedSession { session, number: 0 };
+        let id = hub.register(attached, &outbox, WatchingClient::stranger(address)).expect("a feed");
+        (outbox, id)
+    }
+
+    /// Who reads is told, also if others from the same address do not read.
+    #[test]
+    fn of_the_unread_events_of_a_node_those_of_the_connection_with_the_most_go() {
+        let hub = WatchHub::new(WatchLimits { per_connection: usize::MAX, bytes: usize::MAX });
+        hub.begin(6);
+        let budget = ArrivingBytes::new(16 * FREE_BYTES);
+        let [(idle, idle_id), (slow, slow_id), (reading, reading_id), (far, far_id)] =
+            [(1, "10.0.0.1"), (2, "10.0.0.1"), (3, "10.0.0.1"), (4, "10.0.0.2")]
+                .map(|(session, address)| connection(&hub, session, address, &budget));
+        let path = ZnodePath::parse(&format!("/{}", "x".repeat(1_000))).expect("a path");
+        let set = |id: WatcherId, revision: u64| {
+            hub.with_watches(|watches| watches.add(id, WatchClass::Data, &path, revision)).expect("there is room");
+        };
+
+        // Those that do not read have a persistent watch each, and the others one for each event.
+        for id in [idle_id, slow_id] {
+            hub.with_watches(|watches| watches.add(id, WatchClass::Persistent, &path, 6)).expect("there is room");
+        }
+        let mut revision = 6;
+        while !idle.kill.is_cancelled() && !slow.kill.is_cancelled() {
+            set(reading_id, revision);
+            set(far_id, revision);
+            revision += 1;
+            hub.tell(&step(revision, &path), &|_, _| true);
+            assert_eq!(slow.take_until(7, &mut Vec::new()), u64::from(revision == 7), "it reads one event");
+            for reader in [&reading, &far] {
+                assert_eq!(reader.take_until(revision, &mut Vec::new()), 1);
+            }
+            assert!(revision < 100, "the events of this node have a bound");
+        }
+        let are_over = [&idle, &slow, &reading, &far].map(|outbox| outbox.kill.is_cancelled());
+        assert_eq!(are_over, [true, false, false, false]);
+        assert!(slow.bytes() > FREE_BYTES && idle.bytes() == 0, "what its events took is free");
+    }
+
+    /// A read that comes meanwhile would wait for as long as the policy takes for all watchers.
+    #[test]
+    fn the_policy_is_asked_while_nobody_waits_for_the_hub() {
+        let (hub, outbox, id) = hub_with_connection();
+        let path = ZnodePath::parse("/a").expect("a path");
+        watch(&hub, id, &path);
+        let is_asked = AtomicBool::new(false);
+        hub.tell(&step(7, &path), &|_, _| {
+            is_asked.store(true, Relaxed);
+            assert_eq!((hub.told(), hub.fired()), (6, 7), "an answer about watches waits for the event");
+            hub.state.try_lock().is_ok()
+        });
+        assert!(is_asked.load(Relaxed));
+        assert_eq!(outbox.take_until(7, &mut Vec::new()), 1, "the lock was free");
     }
 }

@@ -4,6 +4,7 @@
 //! table       who watches what
 //! hub         the feed of applied changes becomes events
 //! outbox      events that wait for their connection
+//! above       the paths above a path, by their hashes
 //! ```
 //!
 //! **Order.** Each event has the revision of its change. A reply that shows revision R leaves after the hub was told everything up to R,
@@ -11,8 +12,12 @@
 //! that a read has set hears of exactly the changes that the read does not show: the read and the watch are made under the lock of the
 //! hub.
 //!
+//! **What is done below the lock.** A change fires its watches there, and no more: the paths above it are looked up before, the policy is
+//! asked and the events are put into outboxes afterwards. They leave once the whole step is told.
+//!
 //! Watches are in memory, and die with their connection: clients set them again (`setWatches`) where they connect next.
 
+mod above;
 mod hub;
 mod outbox;
 mod table;

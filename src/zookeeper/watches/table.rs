@@ -12,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use super::above::{PathAbove, PathHasher};
 use crate::{tree::ZnodePath, wire::WatcherKind};
 
 /// Approximate bytes of memory of a watch without its path: a million watches, each of a different path, took 411 MiB.
@@ -92,6 +93,9 @@ pub(crate) struct WatchTable {
     children: Watchers,
     persistent: Watchers,
     recursive: Watchers,
+    /// The number of paths with recursive watches that have this hash.
+    recursive_hashes: HashMap<u64, usize>,
+    hasher: PathHasher,
     by_connection: HashMap<WatcherId, ConnectionWatches>,
     /// Connections that have ended, and whose watches are removed one part after the other.
     leaving: VecDeque<WatcherId>,
@@ -102,7 +106,7 @@ pub(crate) struct WatchTable {
 }
 
 impl WatchTable {
-    pub(super) fn new(limits: WatchLimits) -> Self {
+    pub(super) fn new(limits: WatchLimits, hasher: PathHasher) -> Self {
         Self {
             limits,
             granted: 0,
@@ -112,6 +116,9 @@ impl WatchTable {
             children: HashMap::new(),
             persistent: HashMap::new(),
             recursive: HashMap::new(),
+            recursive_hashes: HashMap::new(),
+            hasher,
+
             by_connection: HashMap::new(),
             leaving: VecDeque::new(),
             watching: 0,
@@ -174,6 +181,9 @@ impl WatchTable {
         }
 
         self.paths += usize::from(!self.is_watched(path.as_str()));
+        if class == WatchClass::Recursive && !self.recursive.contains_key(path.as_str()) {
+            *self.recursive_hashes.entry(self.hasher.hash(path.as_str())).or_default() += 1;
+        }
         self.count_added(connection, class, path, bytes);
         // The replaced watch may still have undelivered changes, so keep its start. Changes that only its old mode reports are lost.
         let first = replaced.map_or(since, |before| before.first);
@@ -241,11 +251,26 @@ impl WatchTable {
         let span = connections.remove(&connection)?;
         if connections.is_empty() {
             watchers.remove(path);
+            if class == WatchClass::Recursive {
+                self.forget_recursive(path);
+            }
         }
 
         self.paths -= usize::from(!self.is_watched(path));
         self.count_removed(connection, class, path);
         Some(span)
+    }
+
+    /// No recursive watch is left at this path.
+    fn forget_recursive(&mut self, path: &str) {
+        let hash = self.hasher.hash(path);
+        let is_last = self.recursive_hashes.get_mut(&hash).is_none_or(|paths| {
+            *paths -= 1;
+            *paths == 0
+        });
+        if is_last {
+            self.recursive_hashes.remove(&hash);
+        }
     }
 
     fn classes(kind: WatcherKind) -> &'static [WatchClass] {
@@ -324,12 +349,29 @@ impl WatchTable {
                 watchers.shrink_to(2 * watchers.len());
             }
         }
+
+        let hashes = &mut self.recursive_hashes;
+        if hashes.capacity() > ROOM_KEPT.max(8 * hashes.len()) {
+            hashes.shrink_to(2 * hashes.len());
+        }
+    }
+
+    /// Whether there are recursive watches, so that the ancestors of a change matter.
+    pub(super) fn has_recursive(&self) -> bool {
+        !self.recursive.is_empty()
     }
 
     /// The connections whose watches a change of a revision fires: those that the classes name at this path, and recursive ones above it.
+    /// `above` are the ancestors of the path; it may be empty if there was no recursive watch when the revision was applied.
     /// The watches of one shot are gone then, but for those that were set again by a read which shows the change: the change may be told
     /// after that read, and its client sets aside the earlier watch at the event, and the later one at the reply.
-    pub(super) fn fire(&mut self, classes: &[WatchClass], path: &ZnodePath, revision: u64) -> BTreeSet<WatcherId> {
+    pub(super) fn fire(
+        &mut self,
+        classes: &[WatchClass],
+        path: &ZnodePath,
+        above: &[PathAbove<'_>],
+        revision: u64,
+    ) -> BTreeSet<WatcherId> {
         let mut fired = BTreeSet::new();
         for class in classes {
             let at_path = self.watchers(*class).get_mut(path.as_str());
@@ -347,12 +389,10 @@ impl WatchTable {
             }
         }
 
-        if classes.contains(&WatchClass::Recursive) && !self.recursive.is_empty() {
-            let mut above = path.parent();
-            while let Some(at) = above {
-                let watchers = self.recursive.get(at.as_str()).into_iter().flatten();
+        if classes.contains(&WatchClass::Recursive) {
+            for ancestor in above.iter().filter(|ancestor| self.recursive_hashes.contains_key(&ancestor.hash)) {
+                let watchers = self.recursive.get(ancestor.path).into_iter().flatten();
                 fired.extend(watchers.filter(|(_, span)| span.first < revision).map(|(id, _)| *id));
-                above = at.parent();
             }
         }
         fired
@@ -370,9 +410,41 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
+    fn new_table(limits: WatchLimits) -> WatchTable {
+        WatchTable::new(limits, PathHasher::default())
+    }
+
+    #[test]
+    fn recursive_watches_hear_of_what_is_below_them_until_they_are_removed() {
+        let mut table = new_table(WatchLimits { per_connection: 10, bytes: usize::MAX });
+        let path = |text: &str| ZnodePath::parse(text).expect("a path");
+        let [root, seats, other] = [1, 2, 3].map(WatcherId);
+        for id in [root, seats, other] {
+            table.register(id, HERE);
+        }
+        for (id, watched) in [(root, "/"), (seats, "/seats"), (other, "/seats/a5"), (other, "/seat")] {
+            table.add(id, WatchClass::Recursive, &path(watched), 1).expect("there is room");
+        }
+
+        let hasher = table.hasher.clone();
+        let fired = |table: &mut WatchTable, text: &str| {
+            let node = path(text);
+            table.fire(&[WatchClass::Recursive], &node, &hasher.above(&node), 2).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(fired(&mut table, "/seats/a5/0001"), [root, seats, other]);
+        assert_eq!(fired(&mut table, "/seats"), [root, seats]);
+        assert_eq!(fired(&mut table, "/seat/x"), [root, other]);
+        assert_eq!(fired(&mut table, "/"), [root]);
+        table.remove_kind(seats, WatcherKind::Any, &path("/seats"));
+        assert_eq!(fired(&mut table, "/seats/b"), [root]);
+        table.forget(root);
+        table.forget(other);
+        assert!(table.recursive_hashes.is_empty());
+    }
+
     #[test]
     fn a_connection_with_many_watches_leaves_no_room_behind() {
-        let mut table = WatchTable::new(WatchLimits { per_connection: 100_000, bytes: usize::MAX });
+        let mut table = new_table(WatchLimits { per_connection: 100_000, bytes: usize::MAX });
         let path = |number: usize| ZnodePath::parse(&format!("/w{number}")).expect("a path");
         let stays = WatcherId(1);
         table.register(stays, HERE);
@@ -387,7 +459,7 @@ mod tests {
         while table.forget_more() {}
         assert!(table.data.capacity() <= ROOM_KEPT, "{}", table.data.capacity());
         assert_eq!(table.counts(), (1, 1, 1));
-        assert_eq!(table.fire(&[WatchClass::Data], &path(0), 2), BTreeSet::from([stays]));
+        assert_eq!(table.fire(&[WatchClass::Data], &path(0), &[], 2), BTreeSet::from([stays]));
         assert_eq!((table.granted, table.by_origin.len()), (WATCH_BYTES + "/w0".len(), 1), "it may be set again");
         table.forget(stays);
         assert_eq!((table.granted, table.by_origin.len()), (0, 0));
@@ -398,7 +470,7 @@ mod tests {
     fn a_watch_that_has_fired_finds_its_room_again() {
         let path = |number: usize| ZnodePath::parse(&format!("/w{number:03}")).expect("a path");
         let each = WATCH_BYTES + "/w000".len();
-        let mut table = WatchTable::new(WatchLimits { per_connection: 100_000, bytes: 256 * each });
+        let mut table = new_table(WatchLimits { per_connection: 100_000, bytes: 256 * each });
         let first = WatcherId(1);
         table.register(first, HERE);
         for number in 0..60 {
@@ -407,7 +479,7 @@ mod tests {
 
         // Others take what there is for them, also what is free while the watches of the first have fired.
         for number in 0..60 {
-            assert_eq!(table.fire(&[WatchClass::Data], &path(number), 2).len(), 1);
+            assert_eq!(table.fire(&[WatchClass::Data], &path(number), &[], 2).len(), 1);
         }
         for id in 2..20 {
             let other = WatcherId(id);
@@ -430,7 +502,7 @@ mod tests {
 
     #[test]
     fn watches_paths_and_connections_are_counted_as_they_come_and_go() {
-        let mut table = WatchTable::new(WatchLimits { per_connection: 2, bytes: usize::MAX });
+        let mut table = new_table(WatchLimits { per_connection: 2, bytes: usize::MAX });
         let path = |text: &str| ZnodePath::parse(text).expect("a path");
         let first = WatcherId(1);
         let second = WatcherId(2);
@@ -446,7 +518,7 @@ mod tests {
 
         table.add(first, WatchClass::Recursive, &path("/a"), 1).expect("it replaces one");
         assert_eq!(table.counts(), (3, 2, 2));
-        table.fire(&[WatchClass::Data], &path("/a"), 3);
+        table.fire(&[WatchClass::Data], &path("/a"), &[], 3);
         assert_eq!(table.counts(), (2, 2, 2));
         assert!(table.remove_kind(second, WatcherKind::Any, &path("/b")));
         assert_eq!(table.counts(), (1, 1, 1));
@@ -457,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_watch_that_is_set_again_before_its_change_is_told_fires_for_the_next_one_too() {
-        let mut table = WatchTable::new(WatchLimits { per_connection: 10, bytes: usize::MAX });
+        let mut table = new_table(WatchLimits { per_connection: 10, bytes: usize::MAX });
         let path = ZnodePath::parse("/a").expect("a path");
         let one = WatcherId(1);
         table.register(one, HERE);
@@ -467,7 +539,7 @@ mod tests {
             }
         };
         let fired = |table: &mut WatchTable, revision: u64| {
-            [WatchClass::Data, WatchClass::Children].map(|class| !table.fire(&[class], &path, revision).is_empty())
+            [WatchClass::Data, WatchClass::Children].map(|class| !table.fire(&[class], &path, &[], revision).is_empty())
         };
 
         // The read that sets it again shows the changes up to 5, none of which was told.
@@ -489,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_watch_that_takes_the_place_of_another_one_hears_of_what_that_one_was_to_hear() {
-        let mut table = WatchTable::new(WatchLimits { per_connection: 1, bytes: usize::MAX });
+        let mut table = new_table(WatchLimits { per_connection: 1, bytes: usize::MAX });
         let path = ZnodePath::parse("/a").expect("a path");
         let one = WatcherId(1);
         table.register(one, HERE);
@@ -497,7 +569,8 @@ mod tests {
         // The change of revision 5 is applied, and told after the mode was replaced.
         table.add(one, WatchClass::Persistent, &path, 1).expect("there is room");
         table.add(one, WatchClass::Recursive, &path, 5).expect("it needs no room");
-        let mut fired = |revision: u64| table.fire(&[WatchClass::Persistent, WatchClass::Recursive], &path, revision);
+        let mut fired =
+            |revision: u64| table.fire(&[WatchClass::Persistent, WatchClass::Recursive], &path, &[], revision);
         assert_eq!([1, 5, 6].map(|revision| fired(revision).len()), [0, 1, 1]);
     }
 }
