@@ -4,18 +4,11 @@
 //! a hundred megabytes, and [`check`](crate::check) would then refuse it. So the limits are looked at here, in the bytes: etcd's, on each
 //! level, and one for all levels together.
 
-use std::{any::TypeId, marker::PhantomData};
+use std::any::TypeId;
 
-use bytes::Buf as _;
-use prost::{
-    DecodeError, Message,
-    encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
-};
-use tonic::{
-    Status,
-    codec::{BufferSettings, Codec, DecodeBuf, Decoder},
-};
-use tonic_prost::{ProstDecoder, ProstEncoder};
+use lockkeeper_codec::{CheckBytes, CheckedCodec, raw_fields, undecodable};
+use prost::DecodeError;
+use tonic::Status;
 
 use crate::{check::OPERATIONS_MAX, error::Error, proto::etcdserverpb::TxnRequest};
 
@@ -31,53 +24,18 @@ const COMPARES: u32 = 1;
 const INNER: u32 = 4;
 
 /// The codec of the generated services and clients.
+pub(crate) type BoundedCodec<T, U> = CheckedCodec<T, U, CountOperations>;
+
+/// Refuses transactions with too many compares or operations. Messages of other types hold no lists, or are small.
 #[derive(Debug)]
-pub(crate) struct BoundedCodec<T, U>(PhantomData<(T, U)>);
+pub(crate) struct CountOperations;
 
-impl<T, U> Default for BoundedCodec<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T, U> Codec for BoundedCodec<T, U>
-where
-    T: Message + 'static,
-    U: Message + Default + 'static,
-{
-    type Encode = T;
-    type Decode = U;
-    type Encoder = ProstEncoder<T>;
-    type Decoder = BoundedDecoder<U>;
-
-    fn encoder(&mut self) -> ProstEncoder<T> {
-        ProstEncoder::default()
-    }
-
-    fn decoder(&mut self) -> BoundedDecoder<U> {
-        BoundedDecoder(ProstDecoder::default())
-    }
-}
-
-/// Decodes messages that are within bounds.
-#[derive(Debug)]
-pub(crate) struct BoundedDecoder<U>(ProstDecoder<U>);
-
-impl<U: Message + Default + 'static> Decoder for BoundedDecoder<U> {
-    type Item = U;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // The generated code has one codec for all messages. Those of other types hold no lists, or are small.
-        if TypeId::of::<U>() == TypeId::of::<TxnRequest>() {
-            // All of the message is in one piece. Were it not, its first piece would be refused.
-            check_parts(buffer.chunk()).map_err(Status::from)?;
+impl CheckBytes for CountOperations {
+    fn check(message: TypeId, bytes: &[u8]) -> Result<(), Status> {
+        if message == TypeId::of::<TxnRequest>() {
+            check_parts(bytes)?;
         }
-        self.0.decode(buffer)
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        self.0.buffer_settings()
+        Ok(())
     }
 }
 
@@ -99,8 +57,7 @@ impl From<UndecodedTxn> for Status {
     fn from(undecoded: UndecodedTxn) -> Self {
         match undecoded {
             UndecodedTxn::TooLarge => Error::TooManyOperations.into(),
-            // As the decoder itself says it.
-            UndecodedTxn::Garbage(error) => Self::internal(error.to_string()),
+            UndecodedTxn::Garbage(error) => undecodable(&error),
         }
     }
 }
@@ -115,7 +72,7 @@ fn check_parts(message: &[u8]) -> Result<(), UndecodedTxn> {
 /// so that the recursion ends.
 fn check_level(message: &[u8], most: usize, left: &mut usize) -> Result<(), UndecodedTxn> {
     let mut counts = [0_usize; 3];
-    for field in RawFields(message) {
+    for field in raw_fields(message) {
         let (tag, _) = field?;
         let list = LISTS.contains(&tag).then(|| tag - LISTS.start()).and_then(|list| usize::try_from(list).ok());
         if let Some(count) = list.and_then(|list| counts.get_mut(list)) {
@@ -127,12 +84,12 @@ fn check_level(message: &[u8], most: usize, left: &mut usize) -> Result<(), Unde
     let count = counts.into_iter().max().unwrap_or_default();
     let below = most.checked_sub(count).ok_or(UndecodedTxn::TooLarge)?;
 
-    for field in RawFields(message) {
+    for field in raw_fields(message) {
         let (tag, operation) = field?;
         if !LISTS.contains(&tag) || tag == COMPARES {
             continue;
         }
-        for field in RawFields(operation) {
+        for field in raw_fields(operation) {
             let (tag, inner) = field?;
             if tag == INNER {
                 check_level(inner, below, left)?;
@@ -142,35 +99,10 @@ fn check_level(message: &[u8], most: usize, left: &mut usize) -> Result<(), Unde
     Ok(())
 }
 
-/// The fields of a message: their tags, and their bytes if they are texts, bytes or messages.
-struct RawFields<'a>(&'a [u8]);
-
-impl<'a> Iterator for RawFields<'a> {
-    type Item = Result<(u32, &'a [u8]), DecodeError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        (!self.0.is_empty()).then(|| self.take())
-    }
-}
-
-impl<'a> RawFields<'a> {
-    fn take(&mut self) -> Result<(u32, &'a [u8]), DecodeError> {
-        let (tag, wire_type) = decode_key(&mut self.0)?;
-        let mut value = self.0;
-        skip_field(wire_type, tag, &mut self.0, DecodeContext::default())?;
-        if wire_type != WireType::LengthDelimited {
-            return Ok((tag, &[]));
-        }
-
-        // It was skipped, so it is there.
-        let length = decode_varint(&mut value)?;
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        Ok((tag, value.get(..length).unwrap_or_default()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
     use crate::proto::etcdserverpb::{Compare, RequestOp, request_op::Request};
 

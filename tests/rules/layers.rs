@@ -128,13 +128,15 @@ const LAYERS: &[Layer] = &[
         Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
     // etcd's API over the same: it speaks in the words of the table.
-    layer("etcd", &["machine", "names", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
+    layer("etcd", &["codec", "machine", "names", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
     // It counts, and knows of nothing what it means.
     layer("metrics", &[], Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "sled", "tonic", "tracing"])),
     // Spans and their way to a collector; it knows of nothing what it means, either.
     layer("traces", &[], Not(&["axum", "clap", "openraft", "reqwest", "sled"])),
     layer("environment", &["metrics"], Not(&["openraft", "prost", "sled", "tonic"])),
-    layer("proto", &[], Not(&["axum", "clap", "openraft", "sled"])),
+    // The codec that both APIs over gRPC share; which messages it checks, and for what, is said by each.
+    layer("codec", &[], Not(&["axum", "clap", "openraft", "sled"])),
+    layer("proto", &["codec"], Not(&["axum", "clap", "openraft", "sled"])),
     layer("transport", &[], Not(&["axum", "clap", "openraft", "prost", "sled"])),
     layer_with("serve", "transport", &["accept", "planted"], Not(&["clap", "openraft", "prost", "sled"])),
     layer("fence", &["planted", "types"], Only(&["pin-project-lite", "thiserror", "tokio"])),
@@ -142,7 +144,7 @@ const LAYERS: &[Layer] = &[
     // A client program links no server, no log, no command line, and no definition of a C symbol (`storage`).
     layer(
         "client",
-        &["planted", "proto", "transport", "types"],
+        &["codec", "planted", "proto", "transport", "types"],
         Not(&["axum", "clap", "openraft", "opentelemetry", "serde_json", "sled", "toml", "tracing-subscriber"]),
     ),
     layer("storage", &["planted"], Not(&["clap", "openraft", "prost", "tonic"])),
@@ -164,6 +166,7 @@ const LAYERS: &[Layer] = &[
         &[
             "accept",
             "audit",
+            "codec",
             "config",
             "dynamodb",
             "environment",
@@ -190,12 +193,12 @@ const LAYERS: &[Layer] = &[
     // Tools around a cluster of processes: none links a node.
     layer(
         "local",
-        &["certs", "config", "machine", "planted", "proto", "traces", "transport", "types"],
+        &["certs", "codec", "config", "machine", "planted", "proto", "traces", "transport", "types"],
         Not(&["axum", "clap", "openraft", "sled"]),
     ),
     layer(
         "bench",
-        &["certs", "client", "config", "local", "machine", "planted", "proto", "traces", "transport", "types"],
+        &["certs", "client", "codec", "config", "local", "machine", "planted", "proto", "traces", "transport", "types"],
         Not(&["axum", "clap", "openraft", "sled"]),
     ),
     layer(
@@ -204,6 +207,7 @@ const LAYERS: &[Layer] = &[
             "certs",
             "checker",
             "client",
+            "codec",
             "config",
             "fence",
             "local",
