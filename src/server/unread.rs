@@ -510,7 +510,8 @@ mod tests {
     fn a_chunk_counts_until_the_transport_lets_go_of_it_and_keeps_nothing_else() {
         let unread = UnreadLayer::new(LIMITS);
         let all = Arc::new([7; 3 * CHUNK]);
-        let (buffer, in_memory) = (Bytes::from_owner(Buffer(Arc::clone(&all))), Arc::downgrade(&all));
+        let buffer = Bytes::from_owner(Buffer(Arc::clone(&all)));
+        let in_memory = Arc::downgrade(&all);
         drop(all);
         let (mut answer, _) = answer(&unread, 1, [Frame::data(buffer), end()]);
         let first = next(&mut answer).and_then(|frame| frame.into_data().ok()).expect("the first chunk");

@@ -283,7 +283,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_is_not_read_on_while_its_large_requests_take_too_much_memory() {
-        let (memory, answers) = (RequestMemory::default(), Arc::new(Semaphore::new(0)));
+        let memory = RequestMemory::default();
+        let answers = Arc::new(Semaphore::new(0));
         let mut stream = stream(&memory, &answers);
         for number in 0..4 {
             assert!(stream.has_room(), "{number}");
@@ -302,7 +303,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_node_s_memory_blocks_large_requests_alone_and_one_after_the_other() {
-        let (memory, answers) = (RequestMemory::new(LARGE), Arc::new(Semaphore::new(0)));
+        let memory = RequestMemory::new(LARGE);
+        let answers = Arc::new(Semaphore::new(0));
         let [mut first, mut second, mut third] = [(); 3].map(|()| stream(&memory, &answers));
         assert_eq!(first.begin(1, acquire(LARGE, None)), Ok(()));
         assert_eq!(second.begin(1, acquire(LARGE, None)), Ok(()));
@@ -322,7 +324,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_blocked_request_can_be_cancelled() {
-        let (memory, answers) = (RequestMemory::new(LARGE), Arc::new(Semaphore::new(0)));
+        let memory = RequestMemory::new(LARGE);
+        let answers = Arc::new(Semaphore::new(0));
         let [mut first, mut second] = [(); 2].map(|()| stream(&memory, &answers));
         assert_eq!(first.begin(1, acquire(LARGE, None)), Ok(()));
         assert_eq!(second.begin(7, acquire(LARGE, None)), Ok(()));
@@ -335,7 +338,8 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_requests_beyond_their_memory_are_refused_and_delay_no_release() {
-        let (memory, answers) = (RequestMemory::default(), Arc::new(Semaphore::new(0)));
+        let memory = RequestMemory::default();
+        let answers = Arc::new(Semaphore::new(0));
         let mut stream = stream(&memory, &answers);
         let wait = || acquire(LARGE, Some(Wait::WaitForever(true)));
         let most = (WAITING_BYTES / LARGE) as u64;
