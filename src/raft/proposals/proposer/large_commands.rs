@@ -16,7 +16,8 @@ fn proposer_with_entries() -> (Proposer, ProposalQueue) {
         TxnOperation::Put(Put { key, value: Value::default(), lease: PutLease::None, claims: None })
     };
     let puts = Command::Txn(Txn::new(vec![], (0..1000).map(put).collect(), vec![]).expect("in bounds"));
-    let (time, limits) = (Time::default(), Limits::default());
+    let time = Time::default();
+    let limits = Limits::default();
     table.apply(EntryId { term: 1, index: 1 }, Batch { time, limits, commands: vec![puts] }, false);
 
     let leadership = Arc::new(TermLeadership::new(1, Stamp(0), Environment::system()));
