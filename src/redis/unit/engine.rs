@@ -19,7 +19,7 @@ use tokio::{
 use super::{
     CommandUnit, UnitCall, UnitOutcome,
     messages::UnitMessages,
-    running::{RunStop, ScriptBounds, run_all, run_in_turns},
+    running::{RunStop, ScriptBounds, UnitRun},
     turns::UnitTurns,
 };
 use crate::{
@@ -495,7 +495,7 @@ impl<S: RedisStore> Engine<S> {
         if !has_script || self.scripts_in_place {
             let mut view = view;
             let bounds = ScriptBounds { limits: self.script_limits, is_quick: false };
-            let result = run_in_turns(&unit.calls, &mut view, &*self.interpreter, bounds).await;
+            let result = UnitRun::new(&unit.calls, &mut view, &*self.interpreter, bounds).in_turns().await;
             return (result.map_err(Stop::from), view);
         }
 
@@ -536,7 +536,7 @@ impl<S: RedisStore> Engine<S> {
         let interpreter = Arc::clone(&self.interpreter);
         let run = move || {
             let mut view = view;
-            let result = run_all(&calls, &mut view, &*interpreter, bounds);
+            let result = UnitRun::new(&calls, &mut view, &*interpreter, bounds).to_its_end();
             (result, view)
         };
 

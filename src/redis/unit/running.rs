@@ -58,7 +58,8 @@ impl From<RunStop> for Stop {
 }
 
 /// A run of the calls of a unit.
-struct UnitRun<'a> {
+pub(super) struct UnitRun<'a> {
+    calls: &'a [UnitCall],
     view: &'a mut UnitView,
     interpreter: &'a dyn Interpreter,
     bounds: ScriptBounds,
@@ -73,10 +74,38 @@ struct UnitRun<'a> {
 }
 
 impl<'a> UnitRun<'a> {
-    fn new(view: &'a mut UnitView, interpreter: &'a dyn Interpreter, bounds: ScriptBounds, calls: usize) -> Self {
+    /// A run over a view.
+    pub(super) fn new(
+        calls: &'a [UnitCall],
+        view: &'a mut UnitView,
+        interpreter: &'a dyn Interpreter,
+        bounds: ScriptBounds,
+    ) -> Self {
         let until = Instant::now() + bounds.limits.time_max;
-        let replies = Vec::with_capacity(calls);
-        Self { view, interpreter, bounds, until, scripts: 0, replies, bytes: 0 }
+        let replies = Vec::with_capacity(calls.len());
+        Self { calls, view, interpreter, bounds, until, scripts: 0, replies, bytes: 0 }
+    }
+
+    /// Runs all calls, on a thread for scripts. It cannot be [`UnitRun::in_turns`]: whoever yields needs a runtime that comes back to him,
+    /// and this thread has none.
+    pub(super) fn to_its_end(mut self) -> Result<Vec<RedisReply>, RunStop> {
+        for call in self.calls {
+            let result = self.run(call);
+            self.add(result)?;
+        }
+        Ok(self.replies)
+    }
+
+    /// Runs all calls on a thread of connections, which have turns within commands of very many keys.
+    pub(super) async fn in_turns(mut self) -> Result<Vec<RedisReply>, RunStop> {
+        for call in self.calls {
+            let result = match self.run_divided(call).await {
+                Some(result) => result,
+                None => self.run(call),
+            };
+            self.add(result)?;
+        }
+        Ok(self.replies)
     }
 
     /// Runs one call.
@@ -141,40 +170,6 @@ impl<'a> UnitRun<'a> {
         self.replies.push(reply);
         Ok(())
     }
-}
-
-/// Runs all calls over a view.
-pub(super) fn run_all(
-    calls: &[UnitCall],
-    view: &mut UnitView,
-    interpreter: &dyn Interpreter,
-    bounds: ScriptBounds,
-) -> Result<Vec<RedisReply>, RunStop> {
-    let mut run = UnitRun::new(view, interpreter, bounds, calls.len());
-    for call in calls {
-        let result = run.run(call);
-        run.add(result)?;
-    }
-    Ok(run.replies)
-}
-
-/// Runs all calls over a view, on a thread of connections, which have turns within commands of very many keys.
-pub(super) async fn run_in_turns(
-    calls: &[UnitCall],
-    view: &mut UnitView,
-    interpreter: &dyn Interpreter,
-    bounds: ScriptBounds,
-) -> Result<Vec<RedisReply>, RunStop> {
-    let mut run = UnitRun::new(view, interpreter, bounds, calls.len());
-
-    for call in calls {
-        let result = match run.run_divided(call).await {
-            Some(result) => result,
-            None => run.run(call),
-        };
-        run.add(result)?;
-    }
-    Ok(run.replies)
 }
 
 /// Runs a script. What it wrote before it failed is undone.
