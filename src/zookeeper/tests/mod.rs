@@ -30,8 +30,6 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-// The store in memory finds the types of the crate there.
-use crate as zookeeper;
 use crate::{Zookeeper, ZookeeperOptions};
 use client::{Body, Client, Connected, connect_frame, read_frame};
 use memory::{MemoryCluster, MemoryNode};
