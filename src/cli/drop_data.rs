@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{
     ClusterArguments, Exit, Failure,
     output::{Format, Output, print, print_document},
+    paging::each_page,
     show,
 };
 use crate::client::{Client, LockInfo};
@@ -57,29 +58,25 @@ fn counted(locks: u64) -> String {
 
 async fn drop_all(client: &Client, prefix: &str) -> Result<u64, Failure> {
     let mut dropped = 0;
-    let mut after = String::new();
-    loop {
-        let part = client.drop_data(prefix, &after).await?;
+    let call = async |after: &str| client.drop_data(prefix, after).await;
+    each_page(call, |part| {
         dropped += part.dropped;
-        match part.more_after {
-            Some(more) => after = more,
-            None => return Ok(dropped),
-        }
-    }
+        Ok(part.more_after)
+    })
+    .await?;
+    Ok(dropped)
 }
 
 async fn count(client: &Client, prefix: &str) -> Result<u64, Failure> {
     let kept = |lock: &&LockInfo| lock.holder_count == 0 && lock.data.is_some();
     let mut locks = 0;
-    let mut page_token = String::new();
-    loop {
-        let page = client.list(prefix, &page_token).await?;
+    let read = async |token: &str| client.list(prefix, token).await;
+    each_page(read, |page| {
         locks += page.locks.iter().filter(kept).count() as u64;
-        match page.next_page_token {
-            Some(next) => page_token = next,
-            None => return Ok(locks),
-        }
-    }
+        Ok(page.next_page_token)
+    })
+    .await?;
+    Ok(locks)
 }
 
 #[cfg(test)]

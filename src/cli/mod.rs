@@ -32,6 +32,7 @@ mod man;
 mod member;
 mod nodes;
 mod output;
+mod paging;
 mod policy;
 mod progress;
 mod recover;

@@ -5,6 +5,7 @@ use clap::Args;
 use super::{
     ClusterArguments, Exit, Failure,
     output::{Pages, TableOutput},
+    paging::each_page,
     show,
     table::TextColumn,
 };
@@ -26,16 +27,13 @@ impl Sessions {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.reader(self.stale)?;
         let mut pages = Pages::new(self.output.printed(), &COLUMNS);
-        let mut page_token = String::new();
 
-        loop {
-            let page = client.sessions(&page_token).await?;
+        let read = async |token: &str| client.sessions(token).await;
+        each_page(read, |page| {
             pages.write(&page.sessions, row, |session| session.session_id.to_string())?;
-            match page.next_page_token {
-                Some(next) => page_token = next,
-                None => break,
-            }
-        }
+            Ok(page.next_page_token)
+        })
+        .await?;
 
         pages.end()?;
         Ok(Exit::Success)

@@ -6,7 +6,7 @@ use clap::Args;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    super::{ClusterArguments, Exit, Failure, output::print, show},
+    super::{ClusterArguments, Exit, Failure, output::print, paging::each_page, show},
     addresses::{OwnSessions, addresses},
 };
 use crate::{
@@ -54,16 +54,13 @@ impl Close {
     /// are not closed.
     async fn close_all(&self, client: &Client) -> Result<u64, Failure> {
         let mut sessions: Vec<SessionId> = Vec::new();
-        let mut page_token = String::new();
-        loop {
-            let page = client.sessions(&page_token).await?;
+        let read = async |token: &str| client.sessions(token).await;
+        each_page(read, |page| {
             let concerned = page.sessions.iter().filter(|session| self.concerns(session));
             sessions.extend(concerned.map(|session| session.session_id));
-            match page.next_page_token {
-                Some(next) => page_token = next,
-                None => break,
-            }
-        }
+            Ok(page.next_page_token)
+        })
+        .await?;
 
         let reason = self.reason();
         let close = async |session| match client.close_session(session, &reason).await {
