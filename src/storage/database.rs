@@ -4,7 +4,7 @@
 //! not durable or not complete is noticed.
 
 use std::{
-    fs::{self, File},
+    fs::{self, DirEntry, File},
     io,
     path::Path,
     sync::{
@@ -96,16 +96,20 @@ pub fn is_occupied(directory: &Path) -> bool {
     }
 }
 
+/// The entries of a directory. A directory that does not exist has none.
+fn entries(directory: &Path) -> io::Result<impl Iterator<Item = io::Result<DirEntry>>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => Some(entries),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    Ok(entries.into_iter().flatten())
+}
+
 /// Deletes unfinished snapshots of sled. sled writes them aside as `snap.….generating`. A kill can leave one, and sled
 /// would take it for a finished snapshot.
 fn delete_unfinished(database: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(database) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-
-    for entry in entries {
+    for entry in entries(database)? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
@@ -252,13 +256,7 @@ pub fn is_damage(error: &io::Error) -> bool {
 
 /// Makes sure that sled reads what is on the disk. [`files::forget_cached`] says why that is not obvious.
 fn forget_cached(database: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(database) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-
-    for entry in entries {
+    for entry in entries(database)? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
             files::forget_cached(&entry.path())?;
