@@ -1,8 +1,9 @@
 //! How many bytes of requests may wait in memory for the rest of them, or for their answers.
 //!
 //! A client can send most of a large request and stop, on as many connections and calls as it likes. The bytes that have arrived take
-//! memory of this process. Therefore they count against a limit of the port. One address may use half of the bytes that the others leave
-//! free. The first [`FREE_BYTES`] of each request do not count: a small request is served whatever the large ones take.
+//! memory of this process. Therefore they count against a limit of the port. One address, or one IPv6 network, may use half of the bytes
+//! that the others leave free. The first [`FREE_BYTES`] of each request do not count: a small request is served whatever the large ones
+//! take.
 
 use std::{
     collections::HashMap,
@@ -10,6 +11,8 @@ use std::{
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use super::slots::origin;
 
 /// The bytes of a request that do not count.
 pub const FREE_BYTES: usize = 4 << 10;
@@ -68,9 +71,9 @@ impl ArrivingBytes {
         Self { shared: Arc::new(PortBytes { limit, counts: Mutex::default() }) }
     }
 
-    /// Begins a request from this address.
-    pub fn request(&self, origin: IpAddr) -> ArrivingRequest {
-        ArrivingRequest { shared: Arc::clone(&self.shared), origin, counted: 0 }
+    /// Begins a request from this address. It counts for the [`origin`] of the address.
+    pub fn request(&self, address: IpAddr) -> ArrivingRequest {
+        ArrivingRequest { shared: Arc::clone(&self.shared), origin: origin(address), counted: 0 }
     }
 }
 
@@ -78,6 +81,11 @@ impl ArrivingRequest {
     /// Counts that this number of bytes of the request is in memory now. If that is too much, it fails and counts nothing. Fewer bytes than
     /// before are never too much.
     pub fn hold(&mut self, bytes: usize) -> Result<(), TooManyBytes> {
+        self.grow(bytes).inspect_err(|_| self.release())
+    }
+
+    /// The same, for what stays in memory if it may not grow: if it fails, what was counted before is still counted.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), TooManyBytes> {
         let wanted = bytes.saturating_sub(FREE_BYTES);
         if wanted == self.counted {
             return Ok(());
@@ -89,17 +97,17 @@ impl ArrivingRequest {
             return Ok(());
         }
 
-        self.release();
+        let more = wanted - self.counted;
         let limit = self.shared.limit;
         let mut counts = self.shared.counts();
         let of_origin = counts.by_origin.get(&self.origin).copied().unwrap_or_default();
         let of_others = counts.all - of_origin;
-        if of_origin.saturating_add(wanted) > limit.saturating_sub(of_others) / 2 {
+        if of_origin.saturating_add(more) > limit.saturating_sub(of_others) / 2 {
             return Err(TooManyBytes { waiting: counts.all, limit });
         }
 
-        counts.all += wanted;
-        *counts.by_origin.entry(self.origin).or_default() += wanted;
+        counts.all += more;
+        *counts.by_origin.entry(self.origin).or_default() += more;
         drop(counts);
         self.counted = wanted;
         Ok(())
@@ -163,6 +171,21 @@ mod tests {
         other.hold(FREE_BYTES + 25).expect("half of the other half");
     }
 
+    /// A host has 2^64 addresses of its network, and would else have half of the rest again for each of them.
+    #[test]
+    fn all_addresses_of_an_ipv6_network_have_one_share() {
+        let port = ArrivingBytes::new(LIMIT);
+        let network = |host: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, host]);
+        let [mut first, mut again] = [1, 2].map(|host| port.request(network(host)));
+        first.hold(FREE_BYTES + 50).expect("half");
+        again.hold(FREE_BYTES + 1).expect_err("the network has its half");
+
+        let mut mapped = port.request(std::net::Ipv4Addr::from([10, 0, 0, 1]).to_ipv6_mapped().into());
+        let mut plain = port.request(at(1));
+        mapped.hold(FREE_BYTES + 25).expect("half of the other half");
+        plain.hold(FREE_BYTES + 1).expect_err("they are one address");
+    }
+
     /// An address that was alone has half of all bytes, which is more than its share once another one has come.
     #[test]
     fn to_give_back_a_part_never_fails_however_many_others_have_come() {
@@ -175,6 +198,16 @@ mod tests {
         assert_eq!(port.shared.counts().all, 74);
         first.hold(FREE_BYTES + 50).expect_err("more than the share");
         assert_eq!(port.shared.counts().all, 25, "a request that is refused counts nothing");
+    }
+
+    #[test]
+    fn what_may_not_grow_is_counted_as_it_was() {
+        let port = ArrivingBytes::new(LIMIT);
+        let [mut first, mut other] = [1, 2].map(|last| port.request(at(last)));
+        first.grow(FREE_BYTES + 50).expect("half");
+        other.grow(FREE_BYTES + 25).expect("half of the other half");
+        first.grow(FREE_BYTES + 51).expect_err("the share is 37 by now");
+        assert_eq!(port.shared.counts().all, 75, "what it had is still in memory");
     }
 
     #[test]

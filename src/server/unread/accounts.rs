@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use lockkeeper_accept::origin;
 use tokio::time::Instant;
 
 use super::{
@@ -52,9 +53,11 @@ impl Accounts {
             return account;
         }
 
-        let host = self.addresses.get(&address.ip()).and_then(Weak::upgrade);
+        // One host has all addresses of its IPv6 network, and would else have a budget for each of them.
+        let origin = origin(address.ip());
+        let host = self.addresses.get(&origin).and_then(Weak::upgrade);
         let host = host.unwrap_or_else(|| ByteBudget::new("of all connections from its address", limits.address));
-        self.addresses.insert(address.ip(), Arc::downgrade(&host));
+        self.addresses.insert(origin, Arc::downgrade(&host));
 
         let connection = ByteBudget::new("of its connection", limits.connection);
         let account = Arc::new(Account::new(connection, host, Arc::clone(node)));
@@ -90,5 +93,27 @@ impl Accounts {
         }
 
         still
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_of_an_ipv6_network_have_one_budget() {
+        let limits = UnreadAnswerLimits { address: 100 << 10, ..UnreadAnswerLimits::CLIENTS };
+        let node = ByteBudget::new("of all clients", limits.node);
+        let mut accounts = Accounts::default();
+        let mut account = |host: u16| {
+            let address = SocketAddr::from(([0x2001, 0xdb8, 0, 1, 0, 0, 0, host], 7));
+            accounts.account(address, None, &limits, &node)
+        };
+        let first = account(1);
+        let second = account(2);
+
+        first.take(60 << 10, 1).expect("it fits");
+        let budget = second.take(60 << 10, 1).expect_err("the network has its budget");
+        assert!(budget.full().contains("of all connections from its address"), "{}", budget.full());
     }
 }
