@@ -2,23 +2,26 @@
 //!
 //! A unary call costs headers, trailers, an entry in the connection's tables and a task, at both ends: several times the cost of its
 //! message. A pipeline pays that once for its stream. The same [`Service`] answers each request as it answers a unary call; this module
-//! only numbers requests and answers, and limits the requests in flight (`in_flight`) and the answers that wait.
+//! only numbers requests and answers, and limits the requests in flight (`in_flight`) and the answers that wait (`answers`).
 
+mod answers;
 mod in_flight;
 
-use std::{future::poll_fn, pin::pin, sync::Arc};
-
-use futures::{StreamExt, stream::Map};
-use prost::Message as _;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    task::yield_now,
+use std::{
+    future::poll_fn,
+    net::{IpAddr, Ipv4Addr},
+    pin::pin,
+    sync::Arc,
 };
-use tokio_stream::wrappers::ReceiverStream;
+
+use tokio::task::yield_now;
 use tonic::{Code, Status, Streaming};
 
-pub(super) use self::in_flight::RequestMemory;
-use self::in_flight::{MemoryPermit, NotBegun, RequestKind, StreamRequests};
+use self::{
+    answers::AnswerQueue,
+    in_flight::{MemoryPermit, NotBegun, RequestKind, StreamRequests},
+};
+pub(super) use self::{answers::Answers, in_flight::RequestMemory};
 use super::unreadable::explained;
 use crate::{
     api::{
@@ -38,47 +41,6 @@ use lockkeeper_raft::NoReply;
 /// Number of requests that are read or answered before the task yields to others, such as the proposer. A smaller number makes batches
 /// smaller, and leaves requests unread that would be refused at once.
 const AT_ONCE: usize = 512;
-/// Maximum number of answers that wait for a client that does not read them. Beyond it, no more requests are read from the client.
-const ANSWERS: usize = 256;
-/// Maximum total bytes of those answers that are larger than [`SMALL`].
-const ANSWER_BYTES: usize = 512 * 1024;
-const SMALL: usize = 1024;
-
-/// An answer, and the permit for its bytes if it is large.
-type Queued = (Result<PipelineResponse, Status>, Option<OwnedSemaphorePermit>);
-/// The answers of a stream.
-pub(super) type Answers = Map<ReceiverStream<Queued>, fn(Queued) -> Result<PipelineResponse, Status>>;
-
-/// The answers that wait for the client.
-struct AnswerQueue {
-    answers: mpsc::Sender<Queued>,
-    bytes: Arc<Semaphore>,
-}
-
-impl AnswerQueue {
-    fn new() -> (Self, Answers) {
-        let (answers, queued) = mpsc::channel(ANSWERS);
-        let bytes = Arc::new(Semaphore::new(ANSWER_BYTES));
-        (Self { answers, bytes }, ReceiverStream::new(queued).map(|(answer, _)| answer))
-    }
-
-    /// Waits until the queue has room. Fails when the client is gone.
-    async fn send(&self, answer: PipelineResponse) -> Result<(), Status> {
-        let bytes = answer.encoded_len();
-        let place = if bytes > SMALL {
-            // An answer that is larger than all of them takes all.
-            let bytes = u32::try_from(bytes.min(ANSWER_BYTES)).expect("there are not so many");
-            let place = Arc::clone(&self.bytes).acquire_many_owned(bytes);
-            tokio::select! {
-                place = place => Some(place.expect("the semaphore is never closed")),
-                () = self.answers.closed() => None,
-            }
-        } else {
-            None
-        };
-        self.answers.send((Ok(answer), place)).await.map_err(|_| Status::cancelled("the client closed the pipeline"))
-    }
-}
 
 /// Serves a stream. The requests in flight break off when it ends.
 ///
@@ -90,18 +52,22 @@ pub(super) fn start(
     requests: Streaming<PipelineRequest>,
     caller: Caller,
 ) -> Answers {
-    let (queue, answers) = AnswerQueue::new();
+    let (queue, answers) = AnswerQueue::new(memory.answers.request(address(&caller)));
 
     // The deadline is that of the stream, which answers for its requests.
     let deadline = caller.deadline;
     let pipeline = Arc::new(RequestPipeline { service, caller: Caller { deadline: None, ..caller } });
     tokio::spawn(async move {
         if let Err(status) = serve(pipeline, memory, requests, &queue, deadline).await {
-            // If this fails, the client is gone.
-            let _ = queue.answers.send((Err(status), None)).await;
+            queue.send_last(status).await;
         }
     });
     answers
+}
+
+/// The address of a client. Only tests call without a connection.
+fn address(caller: &Caller) -> IpAddr {
+    caller.remote.map_or(Ipv4Addr::UNSPECIFIED.into(), |remote| remote.ip())
 }
 
 /// Returns `Ok` when the client ends the stream.
@@ -114,7 +80,7 @@ async fn serve(
 ) -> Result<(), Status> {
     let stopping = pipeline.service.stopping();
     let start = |number, asked, permit| Arc::clone(&pipeline).answer(number, asked, permit);
-    let mut in_flight = StreamRequests::new(memory, start);
+    let mut in_flight = StreamRequests::new(memory, address(&pipeline.caller), start);
 
     let mut passed = pin!(Deadline::pass(deadline));
     let mut withdrawn = pin!(Arc::clone(pipeline.service.access()).withdrawn(pipeline.caller.clone()));
@@ -128,8 +94,9 @@ async fn serve(
             yield_now().await;
         }
 
+        let reads_on = !stopping.is_cancelled() && in_flight.has_room();
         tokio::select! {
-            request = requests.message(), if !stopping.is_cancelled() && in_flight.has_room() => {
+            request = requests.message(), if reads_on => {
                 let PipelineRequest { number, what } = match request {
                     Ok(Some(request)) => request,
                     Ok(None) => return Ok(()),
@@ -148,7 +115,7 @@ async fn serve(
                 }
             }
             answer = poll_fn(|context| in_flight.poll_answer(context)) => queue.send(answer).await?,
-            () = queue.answers.closed() => return Ok(()),
+            () = queue.closed() => return Ok(()),
             error = &mut withdrawn => return Err(error.into()),
             () = &mut passed => {
                 let late: Vec<_> = in_flight.numbers().collect();

@@ -6,9 +6,15 @@
 //! The first [`SMALL`] bytes of a request do not count. So a usual request costs an addition or two, and the requests of one stream that
 //! cannot get memory delay no small ones of others. A request is decoded before its size is known: one of each stream, that waits for the
 //! node's memory, is beyond the limit.
+//!
+//! While a request is under way, its task takes many kilobytes, however small the request is. A client that sends requests and reads no
+//! answers has all of them under way, on as many streams as it likes. So the tasks have a limit for the node, too, of which one address
+//! may have half of what others leave. A stream takes it for [`PLACES_AT_ONCE`] requests at a time. One request of each stream needs none:
+//! who reads answers goes on, whatever others do.
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -20,6 +26,8 @@ use futures::{
     stream::FuturesUnordered,
 };
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+
+use lockkeeper_accept::{ArrivingBytes, ArrivingRequest};
 
 use crate::{
     api::Error,
@@ -39,6 +47,16 @@ const WAITING_BYTES: usize = 16 << 20;
 const SHORT_BYTES: usize = 4 << 20;
 /// The same for all streams of a node.
 const NODE_BYTES: usize = 64 << 20;
+/// Bytes of the answers that wait to be read, of all streams of a node.
+const NODE_ANSWERS_BYTES: usize = 32 << 20;
+
+/// Bytes of the tasks of requests that do not wait, of all streams of a node. One address has half of it, which is more than [`SHORT`]
+/// requests.
+const NODE_TASKS_BYTES: usize = 256 << 20;
+/// Number of requests for which a stream takes memory for tasks at a time.
+const PLACES_AT_ONCE: usize = 16;
+/// Bytes that a request under way takes beside its task and what it has allocated, about: its places in tables, and what is boxed.
+const BESIDE_TASK_BYTES: usize = 2 << 10;
 
 /// The memory that the requests of all pipelines of a node may take: a permit is a byte.
 #[derive(Clone, Debug)]
@@ -46,6 +64,9 @@ pub(crate) struct RequestMemory {
     short: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
     most: usize,
+    tasks: ArrivingBytes,
+    /// For answers that wait to be read.
+    pub(super) answers: ArrivingBytes,
 }
 
 impl Default for RequestMemory {
@@ -58,7 +79,9 @@ impl RequestMemory {
     /// Memory for this number of bytes of waiting requests, and as many of others.
     fn new(most: usize) -> Self {
         let [short, waiting] = [(); 2].map(|()| Arc::new(Semaphore::new(most)));
-        Self { short, waiting, most }
+        let tasks = ArrivingBytes::new(NODE_TASKS_BYTES);
+        let answers = ArrivingBytes::new(NODE_ANSWERS_BYTES);
+        Self { short, waiting, most, tasks, answers }
     }
 
     /// A request that is larger than all of it takes all.
@@ -100,6 +123,9 @@ pub(super) struct StreamRequests<S, F> {
     waiting_bytes: usize,
     short_bytes: usize,
     memory: RequestMemory,
+    /// Number of requests other than waits for whose tasks there is memory, and the share of the stream in that of the node.
+    places: usize,
+    tasks: ArrivingRequest,
     blocked: Option<BlockedRequest>,
 }
 
@@ -131,15 +157,63 @@ where
     S: Fn(u64, PipelineCall, MemoryPermit) -> F,
     F: Future<Output = PipelineResponse>,
 {
-    pub(super) fn new(memory: RequestMemory, start: S) -> Self {
-        let running = FuturesUnordered::new();
-        let handles = HashMap::new();
-        Self { start, running, handles, waits: 0, waiting_bytes: 0, short_bytes: 0, memory, blocked: None }
+    /// Bytes of a request under way beside those that it has allocated.
+    const TASK_BYTES: usize = size_of::<F>() + BESIDE_TASK_BYTES;
+
+    /// None yet, of a client at this address.
+    pub(super) fn new(memory: RequestMemory, client: IpAddr, start: S) -> Self {
+        let tasks = memory.tasks.request(client);
+        Self {
+            start,
+            running: FuturesUnordered::new(),
+            handles: HashMap::new(),
+            waits: 0,
+            waiting_bytes: 0,
+            short_bytes: 0,
+
+            memory,
+            places: 1,
+            tasks,
+            blocked: None,
+        }
     }
 
-    /// Whether a further request may be read.
-    pub(super) fn has_room(&self) -> bool {
-        self.blocked.is_none() && self.handles.len() - self.waits < SHORT && self.short_bytes < SHORT_BYTES
+    /// Whether a further request may be read. Takes memory for its task, if the stream has none left.
+    pub(super) fn has_room(&mut self) -> bool {
+        self.blocked.is_none() && self.short_bytes < SHORT_BYTES && self.has_place()
+    }
+
+    /// Whether there is memory for the task of a further request. Without, one of those under way is answered first, so there is no need to
+    /// wait for the requests of others.
+    fn has_place(&mut self) -> bool {
+        if self.short() < self.places {
+            return true;
+        }
+
+        let places = SHORT.min(self.places + PLACES_AT_ONCE);
+        let has_more = places > self.places && self.tasks.grow(places * Self::TASK_BYTES).is_ok();
+        if has_more {
+            self.places = places;
+        }
+        has_more
+    }
+
+    /// Gives back the memory for tasks of which there have been fewer for a while, or which are not there any more.
+    fn give_places_back(&mut self) {
+        let short = self.short();
+        if short == 0 {
+            self.places = 1;
+            self.tasks.release();
+        } else if short + 2 * PLACES_AT_ONCE <= self.places {
+            self.places -= PLACES_AT_ONCE;
+            // Fewer bytes than before are never refused.
+            let _ = self.tasks.grow(self.places * Self::TASK_BYTES);
+        }
+    }
+
+    /// Number of requests under way that do not wait.
+    fn short(&self) -> usize {
+        self.handles.len() - self.waits
     }
 
     /// Whether nothing is under way.
@@ -221,6 +295,7 @@ where
         let RequestHandle { abort, kind, bytes } = self.handles.remove(&number)?;
         self.waits -= usize::from(kind == RequestKind::Waits);
         *self.bytes(kind) -= bytes;
+        self.give_places_back();
         Some(abort)
     }
 
@@ -245,6 +320,8 @@ mod tests {
     /// A megabyte counts.
     const LARGE: usize = (1 << 20) + SMALL;
 
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     type Started = BoxFuture<'static, PipelineResponse>;
 
     /// Requests that are answered when this semaphore has permits.
@@ -252,8 +329,17 @@ mod tests {
         memory: &RequestMemory,
         answers: &Arc<Semaphore>,
     ) -> StreamRequests<impl Fn(u64, PipelineCall, MemoryPermit) -> Started, Started> {
+        stream_of(CLIENT, memory, answers)
+    }
+
+    /// The same for a client at this address.
+    fn stream_of(
+        client: IpAddr,
+        memory: &RequestMemory,
+        answers: &Arc<Semaphore>,
+    ) -> StreamRequests<impl Fn(u64, PipelineCall, MemoryPermit) -> Started, Started> {
         let answers = Arc::clone(answers);
-        StreamRequests::new(memory.clone(), move |number, _asked, permit| {
+        StreamRequests::new(memory.clone(), client, move |number, _asked, permit| {
             let answers = Arc::clone(&answers);
             async move {
                 let _permit = permit;
@@ -320,6 +406,55 @@ mod tests {
         assert_eq!(answered(&mut second).await, 1);
         assert!(second.has_room() && second.is_empty());
         assert_eq!(memory.short.available_permits(), LARGE);
+    }
+
+    /// Begins as many small requests as there is room for, and returns their number.
+    fn fill<S: Fn(u64, PipelineCall, MemoryPermit) -> Started>(stream: &mut StreamRequests<S, Started>) -> usize {
+        let mut begun = 0;
+        while stream.has_room() {
+            assert_eq!(stream.begin(begun, small()), Ok(()));
+            begun += 1;
+        }
+        usize::try_from(begun).expect("few")
+    }
+
+    #[tokio::test]
+    async fn the_tasks_of_small_requests_that_are_not_answered_are_limited_for_the_node() {
+        let (memory, answers) = (RequestMemory::default(), Arc::new(Semaphore::new(0)));
+        let task = size_of::<Started>() + BESIDE_TASK_BYTES;
+        let mut streams: Vec<_> = (0..100).map(|_| stream(&memory, &answers)).collect();
+        let begun: usize = streams.iter_mut().map(fill).sum();
+        // The first bytes of each stream do not count, nor does its first request.
+        assert!(begun * task <= NODE_TASKS_BYTES / 2 + streams.len() * 4 * task, "{begun} requests of one address");
+        assert!(begun >= 4 * SHORT, "{begun} requests");
+
+        // Each further stream has one request under way, and goes on with each answer.
+        let read = Arc::new(Semaphore::new(0));
+        let mut late = stream(&memory, &read);
+        for _ in 0..3 {
+            assert_eq!(fill(&mut late), 1);
+            read.add_permits(1);
+            answered(&mut late).await;
+        }
+        // Another address has its share.
+        let mut other = stream_of(IpAddr::from([10, 0, 0, 1]), &memory, &read);
+        assert_eq!(fill(&mut other), SHORT);
+
+        drop(streams);
+        assert_eq!(fill(&mut late), SHORT);
+    }
+
+    #[tokio::test]
+    async fn a_stream_without_requests_holds_no_memory_for_tasks() {
+        let (memory, answers) = (RequestMemory::default(), Arc::new(Semaphore::new(0)));
+        let mut idle = stream(&memory, &answers);
+        assert_eq!(fill(&mut idle), SHORT);
+        answers.add_permits(SHORT);
+        for left in (0..SHORT).rev() {
+            answered(&mut idle).await;
+            assert!(idle.places <= left.max(1) + 2 * PLACES_AT_ONCE, "{} places for {left} requests", idle.places);
+        }
+        assert_eq!(idle.places, 1);
     }
 
     #[tokio::test]
