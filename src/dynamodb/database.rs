@@ -17,6 +17,7 @@ use crate::{
     error::{Error, ErrorType, Result},
     item::{ItemRecord, RequestMark},
     key,
+    large_work::LargeWork,
     lock_name::lock_name,
     recipes,
     schema::{Attribute, TableProperties},
@@ -40,6 +41,8 @@ pub(crate) struct Database<S> {
     schemas: Mutex<HashMap<String, Arc<CachedTable>>>,
     /// The order of the writers of each item.
     pub(crate) turns: WriterTurns,
+    /// The turns of the requests that decode much.
+    pub(crate) large_work: LargeWork,
     /// Notified when a table was deleted, so that its items are removed.
     pub(crate) dropped: Notify,
 }
@@ -87,7 +90,9 @@ impl StoredItem {
 
 impl<S: DynamoStore> Database<S> {
     pub(crate) fn new(store: S, options: DynamoOptions) -> Self {
-        Self { store, options, schemas: Mutex::default(), turns: WriterTurns::default(), dropped: Notify::default() }
+        let large_work = LargeWork::new(options.large_at_once);
+        let schemas = Mutex::default();
+        Self { store, options, schemas, turns: WriterTurns::default(), large_work, dropped: Notify::default() }
     }
 
     /// Reads a table as it is now.
@@ -143,6 +148,8 @@ impl<S: DynamoStore> Database<S> {
 
             let item_keys = item_keys?;
             let further = entries.split_off(item_keys.len());
+            let bytes = entries.iter().flatten().map(|entry| entry.value.len()).sum();
+            let _turn = self.large_work.turn(bytes).await;
             let located = wanted
                 .iter()
                 .zip(item_keys)

@@ -9,11 +9,14 @@
 //! a time close to now, and the scope of DynamoDB ([`sigv4`]).
 
 use std::{
+    future::poll_fn,
     net::{IpAddr, SocketAddr},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -37,6 +40,7 @@ use crate::{
     database::Database,
     decoded::{DecodedShare, json_decoded_bytes},
     error::{Error, ErrorType, Result},
+    large_work::LARGE_BYTES,
     sigv4::{self, IdentityClaim},
     unread::{OutgoingAnswer, Unread, WaitRefused},
 };
@@ -152,6 +156,14 @@ impl<S: DynamoStore> Endpoint<S> {
             )
         });
         let (body, _share) = read??;
+
+        let deadline = Instant::now() + options.operation_timeout;
+        let turn = timeout_at(deadline, self.database.large_work.turn(body.len())).await.map_err(|_| {
+            let problem = format!(
+                "other large requests took all the time: send it again later, or send bodies of less than {LARGE_BYTES} bytes"
+            );
+            Error::new(ErrorType::Throttled, problem)
+        })?;
         let identity = claim.prove(parts, &body)?;
         if let Some(access_key) = &identity {
             let admitted = self.database.store.admit(access_key, &parts.extensions);
@@ -162,10 +174,16 @@ impl<S: DynamoStore> Endpoint<S> {
         let decoded = DecodedShare::new(&self.decoded, client.ip());
         let _body_decoded = decoded.charge(json_decoded_bytes(&body))?;
 
-        let deadline = Instant::now() + options.operation_timeout;
         let caller = DynamoCaller { identity, address: client, deadline, is_port: false, decoded };
         let invocation = parts.headers.get("amz-sdk-invocation-id").and_then(|id| id.to_str().ok());
-        let answer = self.database.call(&caller, operation, invocation, &body);
+        let mut answer = pin!(self.database.call(&caller, operation, invocation, &body));
+        // The body is decoded before anything is waited for.
+        let begun = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await;
+        drop(turn);
+        if let Poll::Ready(answer) = begun {
+            return answer;
+        }
+
         timeout_at(deadline + DEADLINE_SLACK, answer).await.unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorType::InternalServerError,

@@ -1,8 +1,8 @@
 //! DynamoDB's API over a keyspace with revisions and transactions, for the lock clients that speak it.
 //!
 //! ```text
-//! http  bodies  unread  decoded  budget
-//!             a request: its body, its signature, its time, its memory, and how long its answer waits to be read
+//! http  bodies  unread  decoded  budget  large_work
+//!             a request: its body, its signature, its time, its memory, its turn, and how long its answer waits to be read
 //! call        which operation
 //! tables  items  query  batch  turns
 //!             what it means: read, decide, commit if nothing has changed in between, or again
@@ -39,6 +39,7 @@ mod http;
 mod item;
 mod items;
 mod key;
+mod large_work;
 mod legacy;
 mod lock_name;
 mod number;

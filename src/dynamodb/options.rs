@@ -1,6 +1,6 @@
 //! The settings of the endpoint.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, thread, time::Duration};
 
 use crate::{
     Secrets,
@@ -34,6 +34,8 @@ pub struct DynamoOptions {
     pub all_decoded_bytes_max: usize,
     /// The same for the requests in flight from one address.
     pub address_decoded_bytes_max: usize,
+    /// Number of requests that decode large bodies or items at one time.
+    pub large_at_once: usize,
     /// The limits of answers that clients do not read.
     pub unread: UnreadLimits,
     /// Time limit of the headers of a request, counted from the request before, and of a handshake.
@@ -83,6 +85,8 @@ impl DynamoOptions {
             // The largest body has room, if its attributes are not all tiny. With the first bytes of 1,024 requests, this is 256 MiB.
             all_decoded_bytes_max: 192 << 20,
             address_decoded_bytes_max: 96 << 20,
+            // The ports share half of the processors, and half of these are left to small requests.
+            large_at_once: thread::available_parallelism().map_or(1, |processors| processors.get() / 4).max(1),
             unread: UnreadLimits::default(),
             // Pools of SDKs keep connections for as long as a minute.
             header_timeout: Duration::from_secs(90),

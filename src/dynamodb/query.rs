@@ -138,8 +138,7 @@ impl<S: DynamoStore> Database<S> {
             range.begin_after(after, backwards);
         }
 
-        let answer = self.pages(caller, &known, &reading, range, backwards, |_| true).await?;
-        Ok(serde_json::to_vec(&answer).expect("texts and numbers are JSON"))
+        self.pages(caller, &known, &reading, range, backwards, |_| true).await
     }
 
     pub(crate) async fn scan(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
@@ -179,11 +178,10 @@ impl<S: DynamoStore> Database<S> {
             })
         };
 
-        let answer = self.pages(caller, &known, &reading, range, false, is_in_segment).await?;
-        Ok(serde_json::to_vec(&answer).expect("texts and numbers are JSON"))
+        self.pages(caller, &known, &reading, range, false, is_in_segment).await
     }
 
-    /// Reads until the limit, the bytes of a page, or the end.
+    /// Reads until the limit, the bytes of a page, or the end. Returns the answer as JSON.
     async fn pages(
         &self,
         caller: &DynamoCaller,
@@ -192,9 +190,10 @@ impl<S: DynamoStore> Database<S> {
         mut range: Range,
         backwards: bool,
         is_wanted: impl Fn(&Item) -> bool,
-    ) -> Result<QueryAnswer> {
+    ) -> Result<Vec<u8>> {
         let mut items = Vec::new();
         let mut kept = Vec::new();
+        let mut since_turn = 0;
         let mut bytes = 0;
         let mut answer_bytes = 0;
         let mut answer = QueryAnswer::default();
@@ -209,6 +208,7 @@ impl<S: DynamoStore> Database<S> {
 
             let last = last.clone();
             for (key, entry) in page.entries {
+                let _turn = self.large_work.next_turn(&mut since_turn, entry.value.len()).await;
                 let looked = self.look(caller, known, (key, entry), reading, &is_wanted, &work);
                 // A page ends before the item that has no room in it. If that is its first one, no page would ever get further.
                 let LookedItem { key, item, is_found, decoded } = match looked {
@@ -256,7 +256,9 @@ impl<S: DynamoStore> Database<S> {
         let asked = reading.request.return_consumed_capacity.as_deref();
         answer.consumed_capacity = Capacity::new(asked, &known.table.name, units);
         answer.items = (!reading.counts_only()).then_some(items);
-        Ok(answer)
+
+        let _turn = self.large_work.turn(answer_bytes).await;
+        Ok(serde_json::to_vec(&answer).expect("texts and numbers are JSON"))
     }
 
     /// Reads an entry, and says whether its item is one of those that are looked for.
