@@ -312,11 +312,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                     read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES_MAX), if reads_ahead => {
                         self.has_input_ended = !read.is_ok_and(|bytes| bytes > 0);
                         // What waits behind a slow request is memory, too.
-                        has_room = self.held_requests.hold(ready_bytes + self.input.len()).is_ok();
-                        if !has_room {
-                            // Refused bytes do not count. Without room, further requests wait in the client's socket.
-                            let _ = self.held_requests.hold(ready_bytes);
-                        }
+                        // Without room, further requests wait in the client's socket, and what is here is counted as before.
+                        has_room = self.held_requests.grow(ready_bytes + self.input.len()).is_ok();
                     }
                 }
             }
