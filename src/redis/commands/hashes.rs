@@ -47,8 +47,7 @@ pub(super) fn set_if_absent(view: &mut UnitView, arguments: &Arguments<'_>) -> C
 
 /// Serves `HGET key field`: the value, or nil.
 pub(super) fn get(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    let fields = view.read::<HashFields>(arguments[1])?;
-    bulk_or_nil(view, fields.get(arguments[2]))
+    view.field(arguments[1], arguments[2]).map(RedisReply::bulk_or_nil)
 }
 
 /// Serves `HMGET key field …`: a value or nil for each.
@@ -103,18 +102,17 @@ pub(super) fn delete(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
 
 /// Serves `HEXISTS key field`.
 pub(super) fn exists(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::flag(view.read::<HashFields>(arguments[1])?.contains(arguments[2])))
+    Ok(RedisReply::flag(view.field_length(arguments[1], arguments[2])?.is_some()))
 }
 
 /// Serves `HLEN key`: the number of fields.
 pub(super) fn length(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::count(view.read::<HashFields>(arguments[1])?.len()))
+    view.part_count::<HashFields>(arguments[1]).map(RedisReply::count)
 }
 
 /// Serves `HSTRLEN key field`: the length of the value in bytes.
 pub(super) fn value_length(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    let fields = view.read::<HashFields>(arguments[1])?;
-    Ok(RedisReply::count(fields.get(arguments[2]).map_or(0, Vec::len)))
+    Ok(RedisReply::count(view.field_length(arguments[1], arguments[2])?.unwrap_or(0)))
 }
 
 /// Serves `HINCRBY key field number`: the new number.

@@ -4,7 +4,7 @@ use super::{
     arguments::{
         Arguments, CommandResult, double, integer, is_word, not_an_integer, positive, slice, syntax_error, wrong_number,
     },
-    copies::{bulk, bulk_or_nil, bulks},
+    copies::{bulk, bulks},
 };
 use crate::{
     RedisReply,
@@ -132,7 +132,7 @@ fn pop(view: &mut UnitView, arguments: &Arguments<'_>, end: ListEnd, command: &s
 
 /// Serves `LLEN key`: the number of items.
 pub(super) fn length(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::count(view.read::<ListItems>(arguments[1])?.len()))
+    view.part_count::<ListItems>(arguments[1]).map(RedisReply::count)
 }
 
 /// The place of an item that an index names. Negative ones count from the end.
@@ -144,13 +144,14 @@ fn place(index: i64, length: usize) -> Option<usize> {
 
 /// Serves `LINDEX key index`: the item, or nil beyond the ends.
 pub(super) fn item(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    let list = view.read::<ListItems>(arguments[1])?;
     // Without the list, no index is wrong.
-    if list.is_empty() {
+    if view.kind(arguments[1])?.is_none() {
         return Ok(RedisReply::Nil);
     }
-    let index = integer(arguments[2])?;
-    bulk_or_nil(view, place(index, list.len()).and_then(|place| list.get(place)))
+    // A value of another type is told before an index that is none.
+    let index = integer(arguments[2]);
+    let item = view.item(arguments[1], |length| place(*index.as_ref().ok()?, length))?;
+    index.map(|_| RedisReply::bulk_or_nil(item))
 }
 
 /// Serves `LRANGE key start end`: the items between, both included.

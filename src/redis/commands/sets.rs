@@ -45,7 +45,7 @@ pub(super) fn members(view: &mut UnitView, arguments: &Arguments<'_>) -> Command
 
 /// Serves `SISMEMBER key member`.
 pub(super) fn contains(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::flag(view.read::<SetMembers>(arguments[1])?.contains(arguments[2])))
+    view.has_member(arguments[1], arguments[2]).map(RedisReply::flag)
 }
 
 /// Serves `SMISMEMBER key member …`: 1 or 0 for each.
@@ -56,7 +56,7 @@ pub(super) fn contains_many(view: &mut UnitView, arguments: &Arguments<'_>) -> C
 
 /// Serves `SCARD key`: the number of members.
 pub(super) fn length(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::count(view.read::<SetMembers>(arguments[1])?.len()))
+    view.part_count::<SetMembers>(arguments[1]).map(RedisReply::count)
 }
 
 /// Removes members that are drawn at random.

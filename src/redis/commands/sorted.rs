@@ -171,8 +171,7 @@ fn remove_all(view: &mut UnitView, key: &[u8], gone: Vec<Vec<u8>>) -> CommandRes
 
 /// Serves `ZSCORE key member`: the score, or nil.
 pub(super) fn score_of_member(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    let members = view.read::<SortedMembers>(arguments[1])?;
-    Ok(double_or_nil(members.score(arguments[2])))
+    view.score(arguments[1], arguments[2]).map(double_or_nil)
 }
 
 /// Serves `ZMSCORE key member …`: a score or nil for each.
@@ -188,7 +187,7 @@ fn double_or_nil(score: Option<Score>) -> RedisReply {
 
 /// Serves `ZCARD key`: the number of members.
 pub(super) fn length(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::count(view.read::<SortedMembers>(arguments[1])?.len()))
+    view.part_count::<SortedMembers>(arguments[1]).map(RedisReply::count)
 }
 
 /// Bounds of scores.

@@ -4,15 +4,19 @@
 //! are lists of parts, each with its length before it. A change of a structure writes the whole entry; locks, semaphores and queues of
 //! waiters are small, and the store limits the rest.
 //!
+//! A command that asks for one part, or for the number of parts, passes over the bytes of the entry; others decode it.
+//!
 //! Fields and members are shown in the order in which they came, as Redis shows small structures.
 
 mod bytes;
 mod fields;
+mod scan;
 mod sorted;
 
 use std::{collections::VecDeque, sync::Arc};
 
 pub(crate) use fields::OrderedFields;
+pub(crate) use scan::{PartFound, count_parts, find_item, find_named, score_in};
 pub(crate) use sorted::{Score, SortedMembers};
 
 use bytes::{EncodedParts, put_part};
@@ -52,6 +56,8 @@ pub(crate) type SetMembers = OrderedFields<()>;
 
 /// A type of values that have parts. A key whose value has none does not exist.
 pub(crate) trait Structure: Clone + Default {
+    /// The type of values that it is.
+    const KIND: DatumKind;
     /// The structure, if the value is of this type.
     fn from_datum(datum: &Datum) -> Option<&Arc<Self>>;
     /// The structure as a value.
@@ -63,6 +69,8 @@ pub(crate) trait Structure: Clone + Default {
 macro_rules! structure {
     ($type:ty, $variant:ident) => {
         impl Structure for $type {
+            const KIND: DatumKind = DatumKind::$variant;
+
             fn from_datum(datum: &Datum) -> Option<&Arc<Self>> {
                 if let Datum::$variant(structure) = datum { Some(structure) } else { None }
             }

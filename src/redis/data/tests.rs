@@ -42,6 +42,56 @@ proptest! {
         prop_assert_eq!(Datum::decode(&bytes), Some(datum));
     }
 
+    /// Whatever is asked of the bytes is what the decoded value says.
+    #[test]
+    fn a_part_is_found_where_it_lies(datum in datum(), other in part(), place in 0..30_usize) {
+        let entry = datum.encode();
+        let at = |found: PartFound| found.place.map(|place| entry[place].to_vec());
+        let named = |name: &[u8]| at(find_named(&entry, name).expect("it was encoded"));
+        let count = count_parts(&entry);
+        match &datum {
+            Datum::Text(_) => {}
+            Datum::List(items) => {
+                prop_assert_eq!(count, Some(items.len()));
+                prop_assert_eq!(at(find_item(&entry, place).expect("it was encoded")), items.get(place).cloned());
+            }
+            Datum::Hash(fields) => {
+                prop_assert_eq!(count, Some(fields.len()));
+                for field in fields.in_order().map(|(field, _)| field).chain([&other]) {
+                    prop_assert_eq!(named(field), fields.get(field).cloned());
+                }
+            }
+            Datum::Set(members) => {
+                prop_assert_eq!(count, Some(members.len()));
+                for member in members.in_order().map(|(member, ())| member).chain([&other]) {
+                    prop_assert_eq!(named(member), members.contains(member).then(|| member.clone()));
+                }
+            }
+            Datum::Sorted(members) => {
+                prop_assert_eq!(count, Some(members.len()));
+                for member in members.in_order().map(|(member, _)| member).chain([&other]) {
+                    prop_assert_eq!(named(member).and_then(|score| score_in(&score)), members.score(member));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_looked_through_or_refused(
+        bytes in proptest::collection::vec(any::<u8>(), 0..60),
+        kind in 0..5_usize,
+        name in part(),
+        place in 0..9_usize,
+    ) {
+        let bytes = [&[[TEXT, LIST, HASH, SET, SORTED][kind]], &bytes[..]].concat();
+        let is_readable = Datum::decode(&bytes).is_some();
+        for found in [find_named(&bytes, &name), find_item(&bytes, place)].into_iter().flatten() {
+            prop_assert!(found.passed <= bytes.len());
+            prop_assert!(found.place.is_none_or(|place| bytes.get(place).is_some()));
+        }
+        prop_assert!(kind == 0 || !is_readable || count_parts(&bytes).is_some());
+    }
+
     #[test]
     fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..60), kind in 0..5_usize) {
         let bytes = [&[[TEXT, LIST, HASH, SET, SORTED][kind]], &bytes[..]].concat();

@@ -42,6 +42,8 @@ pub(super) struct KeySlot {
     pub(super) change: SlotChange,
     /// Whether a command decided by its absence.
     pub(super) is_decided: bool,
+    /// Number of stored bytes that a command has passed over without decoding them, and paid for.
+    passed: usize,
     /// Whether a command has removed it.
     was_deleted: bool,
     /// Whether its database was emptied before it was asked for. Then what the store has is of no interest.
@@ -82,6 +84,7 @@ impl KeySlot {
             expiry: Expiry::Kept,
             change: SlotChange::None,
             is_decided: false,
+            passed: 0,
             was_deleted: false,
             is_flushed: false,
         }
@@ -148,10 +151,29 @@ impl KeySlot {
         Ok(self.stored.as_ref().and_then(|entry| text_in_entry(&entry.value)))
     }
 
-    /// Number of bytes that [`decode`](Self::decode) reads.
+    /// The entry of a structure of this type that is not decoded, for a question that is answered where it lies. `None` if the value is
+    /// absent or decoded, or if one question was answered so: a unit that asks again and again decodes it once. Fails on a value of
+    /// another type.
+    pub(super) fn undecoded(&self, kind: DatumKind) -> Result<Option<Arc<RedisEntry>>, Stop> {
+        match self.kind()? {
+            None => Ok(None),
+            Some(own) if own != kind => Err(Stop::wrong_type()),
+            Some(_) => {
+                let is_first = matches!(self.current, SlotValue::Stored) && self.passed == 0;
+                Ok(self.stored.clone().filter(|_| is_first))
+            }
+        }
+    }
+
+    /// Notes that the answer to a question has passed over these stored bytes.
+    pub(super) fn note_passed(&mut self, bytes: usize) {
+        self.passed = bytes;
+    }
+
+    /// Number of bytes that [`decode`](Self::decode) reads and that are not paid for.
     pub(super) fn bytes_to_decode(&self) -> usize {
         match (&self.current, &self.stored) {
-            (SlotValue::Stored, Some(stored)) => stored.value.len(),
+            (SlotValue::Stored, Some(stored)) => stored.value.len().saturating_sub(self.passed),
             _ => 0,
         }
     }
@@ -289,6 +311,6 @@ impl Life {
 }
 
 /// The error for an entry that a later version has written.
-fn unreadable() -> Stop {
+pub(super) fn unreadable() -> Stop {
     Stop::refused("ERR the entry of this key has a form that this version cannot read: upgrade this node first")
 }
