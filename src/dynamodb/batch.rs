@@ -228,6 +228,21 @@ fn json(response: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(response).expect("texts and numbers are JSON")
 }
 
+/// Has the client ask again for a key of a table, as it has asked for it.
+fn leave_key(left: &mut BTreeMap<String, UnprocessedKeys>, table: &str, asked: &ReadRequest, key: &Item) {
+    let of_table = left.entry(table.to_owned()).or_insert_with(|| UnprocessedKeys::new(asked));
+    of_table.keys.push(key.clone());
+}
+
+/// What was read; `None` if there is no room for it now and something is answered: the client asks again for what is left.
+fn unless_throttled<T>(read: Result<T>, answered: usize) -> Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind == ErrorType::Throttled && answered > 0 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn duplicates() -> Error {
     Error::validation("Provided list of item keys contains duplicates")
 }
@@ -270,29 +285,35 @@ impl<S: DynamoStore> Database<S> {
         let mut kept = Vec::new();
         let mut answer_bytes = 0;
         let work = WorkBudget::default();
+        let mut answered = 0;
+        let mut is_full = false;
+        let mut since_turn = 0;
 
         for chunk in wanted.chunks(GETS_AT_A_TIME) {
-            let is_full = |answer_bytes: usize| answer_bytes >= ANSWER_BYTES_MAX || work.is_exhausted();
-            let mut located = Vec::new();
-            if !is_full(answer_bytes) {
+            let mut found = Vec::new();
+            if !is_full {
                 let parts: Vec<_> = chunk.iter().map(|(_, wanted)| ItemRequest { ..*wanted }).collect();
-                located = match self.locate(caller, &parts, &[]).await {
-                    Ok((located, _)) => located,
-                    // What there was room for is answered.
-                    Err(error) if error.kind == ErrorType::Throttled && answer_bytes > 0 => Vec::new(),
-                    Err(error) => return Err(error),
-                };
+                let read = self.find(caller, &parts, &[]).await.map(|(found, _)| found);
+                found = unless_throttled(read, answered)?.unwrap_or_default();
             }
 
-            let mut located = located.into_iter();
+            // Items are decoded one by one: in memory, each takes much more than in the store.
+            let mut found = found.into_iter();
             for (name, wanted) in chunk {
-                // The client asks again for the items that are left.
-                let Some(located) = located.next().filter(|_| !is_full(answer_bytes)) else {
-                    let left = unprocessed_keys.entry((*name).clone());
-                    let left = left.or_insert_with(|| UnprocessedKeys::new(&asked[*name]));
-                    left.keys.push(wanted.attributes.clone());
+                let located = match found.next().filter(|_| !is_full) {
+                    Some(item) => {
+                        let _turn = self.large_work.next_turn(&mut since_turn, item.bytes()).await;
+                        unless_throttled(self.located(caller, item), answered)?
+                    }
+                    None => None,
+                };
+                let Some(located) = located else {
+                    is_full = true;
+                    leave_key(&mut unprocessed_keys, name, &asked[*name], wanted.attributes);
                     continue;
                 };
+
+                answered += 1;
                 let size = located.shown.as_ref().map_or(0, item_size);
                 // If this item uses up the budget, the answer ends after it.
                 let (Ok(()) | Err(Exhausted)) = work.spend_stored(size);
@@ -303,6 +324,7 @@ impl<S: DynamoStore> Database<S> {
                     kept.extend(located.decoded.map(|decoded| decoded.cut_to(&shown)));
                     items.push(shown);
                 }
+                is_full = answer_bytes >= ANSWER_BYTES_MAX || work.is_exhausted();
             }
         }
 

@@ -75,6 +75,20 @@ pub(crate) struct StoredItem {
     pub(crate) decoded: Option<DecodedCharge>,
 }
 
+/// An item as it lies in the store, with its table: it is not decoded, and takes no memory beyond its bytes.
+pub(crate) struct UndecodedItem {
+    pub(crate) known: Arc<CachedTable>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) entry: Option<DynamoEntry>,
+}
+
+impl UndecodedItem {
+    /// Its size in the store.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entry.as_ref().map_or(0, |entry| entry.value.len())
+    }
+}
+
 impl StoredItem {
     /// Whether the item is as the request with this mark left it, and what the request acquired is not over.
     pub(crate) fn is_as_left_by(&self, mark: RequestMark) -> bool {
@@ -108,6 +122,19 @@ impl<S: DynamoStore> Database<S> {
         wanted: &[ItemRequest<'_>],
         further: &[Vec<u8>],
     ) -> Result<(Vec<StoredItem>, Vec<Option<DynamoEntry>>)> {
+        let (undecoded, further) = self.find(caller, wanted, further).await?;
+        let _turn = self.large_work.turn(undecoded.iter().map(UndecodedItem::bytes).sum()).await;
+        let located = undecoded.into_iter().map(|item| self.located(caller, item));
+        Ok((located.collect::<Result<_>>()?, further))
+    }
+
+    /// Reads the same, and leaves the items as they lie in the store. They take no more memory than that.
+    pub(crate) async fn find(
+        &self,
+        caller: &DynamoCaller,
+        wanted: &[ItemRequest<'_>],
+        further: &[Vec<u8>],
+    ) -> Result<(Vec<UndecodedItem>, Vec<Option<DynamoEntry>>)> {
         let names: BTreeSet<&str> = wanted.iter().map(|wanted| wanted.table).collect();
         let mut known = BTreeMap::new();
         for name in &names {
@@ -148,26 +175,19 @@ impl<S: DynamoStore> Database<S> {
 
             let item_keys = item_keys?;
             let further = entries.split_off(item_keys.len());
-            let bytes = entries.iter().flatten().map(|entry| entry.value.len()).sum();
-            let _turn = self.large_work.turn(bytes).await;
-            let located = wanted
-                .iter()
-                .zip(item_keys)
-                .zip(entries)
-                .map(|((wanted, key), entry)| self.located(caller, Arc::clone(&known[wanted.table]), key, entry));
-            return Ok((located.collect::<Result<_>>()?, further));
+            let found = wanted.iter().zip(item_keys).zip(entries);
+            let undecoded = found.map(|((wanted, key), entry)| {
+                let known = Arc::clone(&known[wanted.table]);
+                UndecodedItem { known, key, entry }
+            });
+            return Ok((undecoded.collect(), further));
         }
         Err(Error::new(ErrorType::Throttled, "the tables of this request change too often: try again"))
     }
 
     /// Decodes an entry. Fails also if the caller has no room for the item.
-    pub(crate) fn located(
-        &self,
-        caller: &DynamoCaller,
-        known: Arc<CachedTable>,
-        key: Vec<u8>,
-        entry: Option<DynamoEntry>,
-    ) -> Result<StoredItem> {
+    pub(crate) fn located(&self, caller: &DynamoCaller, item: UndecodedItem) -> Result<StoredItem> {
+        let UndecodedItem { known, key, entry } = item;
         let Some(mut entry) = entry else {
             return Ok(StoredItem { known, key, stored: None, shown: None, decoded: None });
         };

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     AttributeValue, DynamoCaller, DynamoEntry, DynamoStore, Item,
-    database::{CachedTable, Database, ItemRequest, check_key_value},
+    database::{CachedTable, Database, ItemRequest, UndecodedItem, check_key_value},
     decoded::DecodedCharge,
     error::{Error, ErrorType, Result},
     expression::{
@@ -272,7 +272,8 @@ impl<S: DynamoStore> Database<S> {
         work: &WorkBudget,
     ) -> Result<LookedItem, NotLookedAt> {
         let is_affordable = work.spend_stored(entry.value.len());
-        let located = self.located(caller, std::sync::Arc::clone(known), key, Some(entry))?;
+        let located =
+            self.located(caller, UndecodedItem { known: std::sync::Arc::clone(known), key, entry: Some(entry) })?;
         let key = located.stored.as_ref().map(|(record, _)| known.key_attributes(&record.item));
         let item = located.shown.filter(is_wanted);
 

@@ -33,7 +33,7 @@ async fn call(api: &Api, budget: &Arc<SharedBytes>, operation: &str, body: &str)
 }
 
 #[tokio::test]
-async fn a_page_ends_where_there_is_no_room_for_the_next_item_and_a_batch_is_throttled() {
+async fn a_page_and_a_batch_end_where_there_is_no_room_for_the_next_item() {
     let api = Api::with_tables(&[("locks", &["key"])]).await;
     for key in 0..8 {
         api.ok("PutItem", &put(key)).await;
@@ -52,11 +52,36 @@ async fn a_page_ends_where_there_is_no_room_for_the_next_item_and_a_batch_is_thr
     assert_eq!(counts.iter().sum::<u64>(), 8);
     assert!(counts.len() > 2, "{counts:?}");
 
-    let keys: Vec<_> = (0..8).map(|key| json!({"key": {"S": key.to_string()}})).collect();
-    let batch = json!({"RequestItems": {"locks": {"Keys": keys}}}).to_string();
-    let error = call(&api, &budget, "BatchGetItem", &batch).await.expect_err("too many at a time");
+    // All of them are read from the store at a time.
+    let mut keys: Vec<_> = (0..8).map(|key| json!({"key": {"S": key.to_string()}})).collect();
+    let mut counts = Vec::new();
+    while !keys.is_empty() {
+        let batch = json!({"RequestItems": {"locks": {"Keys": keys}}}).to_string();
+        let answer = call(&api, &budget, "BatchGetItem", &batch).await.expect("a part of them");
+        assert_eq!(budget.in_use(), (0, 0));
+        counts.push(answer["Responses"]["locks"].as_array().unwrap().len());
+        let left = answer["UnprocessedKeys"]["locks"]["Keys"].as_array();
+        assert_eq!(left.map_or(0, Vec::len) + counts.last().unwrap(), keys.len(), "none is lost");
+        keys = left.cloned().unwrap_or_default();
+    }
+    assert!(counts.iter().all(|count| *count > 0) && counts.len() > 1, "{counts:?}");
+}
+
+/// As DynamoDB does: keys that are left are for an answer that has some.
+#[tokio::test]
+async fn a_batch_without_room_for_one_item_is_throttled() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    api.ok("PutItem", &put(0)).await;
+    let budget = SharedBytes::new(BUDGET_BYTES, BUDGET_BYTES);
+    let greedy = DecodedShare::new(&budget, caller().address.ip());
+    let _all = greedy.charge(SMALL_DECODED_BYTES + BUDGET_BYTES).expect("it is free");
+
+    let batch = r#"{"RequestItems":{"locks":{"Keys":[{"key":{"S":"0"}}]}}}"#;
+    let error = call(&api, &budget, "BatchGetItem", batch).await.expect_err("no room");
     assert!(error.starts_with("ProvisionedThroughputExceeded") && error.contains("bytes of memory"), "{error}");
-    assert_eq!(budget.in_use(), (0, 0));
+    let batch = r#"{"RequestItems":{"locks":{"Keys":[{"key":{"S":"none"}},{"key":{"S":"0"}}]}}}"#;
+    let answer = call(&api, &budget, "BatchGetItem", batch).await.expect("it says that one of them is absent");
+    assert_eq!(answer["UnprocessedKeys"]["locks"]["Keys"], json!([{"key": {"S": "0"}}]));
 }
 
 #[tokio::test]
