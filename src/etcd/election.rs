@@ -20,6 +20,7 @@ use crate::{
     follow::Followed,
     header::{key_value, number},
     key,
+    large::LargeAnswer,
     proto::{
         etcdserverpb::{
             RangeRequest,
@@ -118,7 +119,7 @@ impl<S: EtcdStore> Etcd<S> {
             ..RangeRequest::default()
         };
 
-        let (answer, revision) = self.read_at(caller, &request, at).await?;
+        let (answer, revision) = self.read_at(&mut LargeAnswer::new(self, caller), &request, at).await?;
         Ok((answer.kvs.into_iter().next(), revision))
     }
 

@@ -71,6 +71,11 @@ pub(crate) enum Error {
     /// etcd does not have this error: it sends answers of any size.
     #[error("etcdserver: the answer has more than {bytes_max} bytes: ask for fewer keys, with a limit")]
     AnswerTooLarge { bytes_max: usize },
+    /// etcd does not have this error: it lists all.
+    #[error(
+        "etcdserver: there are more than {most} leases, which is what one answer shows: look at single ones by LeaseTimeToLive"
+    )]
+    TooManyLeases { most: usize },
     /// etcd does not have this error.
     #[error("etcdserver: {0}")]
     Other(String),
@@ -91,7 +96,9 @@ impl Error {
             | Self::LeaderMissing
             | Self::AuthFailed => Code::InvalidArgument,
             Self::Compacted | Self::Future | Self::TtlTooLarge => Code::OutOfRange,
-            Self::NoSpace | Self::TooManyRequests | Self::AnswerTooLarge { .. } => Code::ResourceExhausted,
+            Self::NoSpace | Self::TooManyRequests | Self::AnswerTooLarge { .. } | Self::TooManyLeases { .. } => {
+                Code::ResourceExhausted
+            }
             Self::LeaseNotFound | Self::NobodyLeads | Self::NotLocked { .. } => Code::NotFound,
             Self::LeaseExists | Self::AuthNotEnabled | Self::NotLeader => Code::FailedPrecondition,
             Self::PlaceLost => Code::Aborted,

@@ -7,6 +7,7 @@ use crate::{
     Etcd, EtcdStore, check,
     error::Error,
     key,
+    large::LargeAnswer,
     proto::etcdserverpb::{
         CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
         RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, kv_server::Kv, request_op,
@@ -97,10 +98,12 @@ impl<S: EtcdStore> Etcd<S> {
         let KeyRange { mut from, to } = key::range(&request.key, &request.range_end)?;
 
         // The answer shows the deleted entries. If they do not fit into it, nothing must be deleted.
+        let mut answered = LargeAnswer::new(self, caller);
         if request.prev_kv {
+            answered.take_turn().await?;
             let mut room = AnswerRoom::for_shown();
             let all = KeyRange { from: from.clone(), to: to.clone() };
-            let scanned = self.scan(caller, all, None, |entries| room.take_entries(&entries)).await;
+            let scanned = self.scan(&mut answered, all, None, |entries| room.take_entries(&entries)).await;
             // Forgotten between two pages. Nothing was deleted, so the client may ask again.
             scanned.map_err(|error| if error == Error::Compacted { Error::TooManyRequests } else { error })?;
         }

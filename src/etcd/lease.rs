@@ -23,17 +23,21 @@ use crate::{
     call::requires_leader,
     error::Error,
     key,
+    large::LargeAnswer,
     proto::etcdserverpb::{
         LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
         LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
         LeaseTimeToLiveResponse, lease_server::Lease,
     },
+    range::ANSWER_BYTES_MAX,
 };
 
 /// Seconds of a lease, at the least.
 const TTL_MIN: i64 = 1;
 /// Seconds of the lease that a lock or a candidate without one gets. etcd's.
 pub(crate) const LENT_TTL: i64 = 60;
+/// Leases that one answer shows, at the most. Nearly all ids have nine bytes, and three say what they are.
+const LEASES_MAX: usize = ANSWER_BYTES_MAX / 12;
 /// Attempts to find an id that is not in use.
 const ATTEMPTS_MAX: usize = 8;
 /// How long renewals wait for a leader.
@@ -112,8 +116,16 @@ impl<S: EtcdStore> Lease for Etcd<S> {
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         let caller = self.caller(&request)?;
         let (first, last) = key::sessions();
-        let sessions = self.store.sessions(&caller, first, last).await?;
-        let leases = sessions.into_iter().filter_map(key::lease).map(|id| LeaseStatus { id }).collect();
+
+        // All of them are listed, page by page.
+        let mut answered = LargeAnswer::new(self, &caller);
+        answered.take_turn().await?;
+        let sessions = match self.store.sessions(&caller, first, last, LEASES_MAX).await {
+            Err(EtcdStoreError::TooLarge(_)) => Err(Error::TooManyLeases { most: LEASES_MAX }),
+            sessions => sessions.map_err(Error::from),
+        };
+
+        let leases = sessions?.into_iter().filter_map(key::lease).map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header: self.header_now(), leases }))
     }
 }

@@ -12,6 +12,7 @@
 //! follow      the events of a range, in whole revisions
 //! fragments   these events as messages of a watch
 //! queue       the recipe that locks and elections share
+//! large       answers of several pages, and their turns
 //! range  txn  what reads and transactions of etcd's are in the store
 //! check  header  error  key
 //!             etcd's words: what it refuses, headers, errors, keys, ranges, leases
@@ -36,6 +37,7 @@ mod gateway;
 mod header;
 mod key;
 mod kv;
+mod large;
 mod lease;
 mod lock;
 mod maintenance;

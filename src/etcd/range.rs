@@ -12,6 +12,7 @@ use crate::{
     error::Error,
     header::{key_value, number},
     key,
+    large::LargeAnswer,
     proto::{
         etcdserverpb::{
             RangeRequest, RangeResponse,
@@ -22,7 +23,7 @@ use crate::{
 };
 
 /// Bytes of keys and values in one answer, at the most: an answer is sent whole.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
+pub(crate) const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Entries in all answers of one transaction, at the most: small ones take far more memory than their bytes.
 const ANSWER_ENTRIES_MAX: usize = 16 * TXN_READS_MAX;
 /// Entries that are kept beyond the limit before the surplus is sorted out.
@@ -41,7 +42,7 @@ impl<S: EtcdStore> Etcd<S> {
     ) -> Result<(RangeResponse, Revision), Error> {
         // A revision of 0, or below, asks for the present.
         let at = u64::try_from(request.revision).ok().filter(|revision| *revision > 0).map(Revision);
-        self.read_at(caller, request, at).await
+        self.read_at(&mut LargeAnswer::new(self, caller), request, at).await
     }
 
     /// Answers a read that may show an old state, from this node's copy: also without a leader, as etcd does. Returns `None` if the read
@@ -61,13 +62,14 @@ impl<S: EtcdStore> Etcd<S> {
         }
     }
 
-    /// As [`read`](Self::read), at this revision.
+    /// As [`read`](Self::read), at this revision, as a part of an answer.
     pub(crate) async fn read_at(
         &self,
-        caller: &S::Caller,
+        answered: &mut LargeAnswer<'_, S>,
         request: &RangeRequest,
         at: Option<Revision>,
     ) -> Result<(RangeResponse, Revision), Error> {
+        let caller = answered.caller;
         // A single key is not selected from a range: its entry is there or not.
         if request.range_end.is_empty() {
             let mut view = RangeView::new(request);
@@ -84,10 +86,11 @@ impl<S: EtcdStore> Etcd<S> {
             Err(error) => return Err(error.into()),
         }
 
+        answered.take_turn().await?;
         let range = key::range(&request.key, &request.range_end)?;
         for _ in 0..ATTEMPTS_MAX {
             let mut view = RangeView::new(request);
-            match self.scan(caller, range.clone(), at, |entries| view.add(entries)).await {
+            match self.scan(answered, range.clone(), at, |entries| view.add(entries)).await {
                 // A read of the present begins again, at a later revision. One of the past cannot.
                 Err(Error::Compacted) if at.is_none() => {}
                 scanned => return Ok((view.answer(), scanned?)),
@@ -100,11 +103,12 @@ impl<S: EtcdStore> Etcd<S> {
     /// Shows all entries of a range to `add`, page by page, all of the same revision. Returns the present one.
     pub(crate) async fn scan(
         &self,
-        caller: &S::Caller,
+        answered: &mut LargeAnswer<'_, S>,
         range: KeyRange,
         at: Option<Revision>,
         mut add: impl FnMut(Vec<FoundEntry>) -> Result<(), Error> + Send,
     ) -> Result<Revision, Error> {
+        let caller = answered.caller;
         // An empty range has an answer all the same: the present revision, or the error that the wanted one is not known.
         if range.is_empty() {
             return Ok(self.store.get(caller, Vec::new(), at).await?.revision);
@@ -119,6 +123,7 @@ impl<S: EtcdStore> Etcd<S> {
             let last = page.entries.last().map(|(key, _)| key.clone()).filter(|_| page.more);
             add(page.entries)?;
             let Some(last) = last else { return Ok(revision) };
+            answered.take_turn().await?;
             // No key lies between one and the same with a zero byte after it.
             let from = Key::new(&[last.as_bytes(), &[0]].concat()).map_err(|_| Error::TooLarge)?;
             let at = Some(at).filter(|_| !Planted::PagesOfSeveralRevisions.is_on());
@@ -129,13 +134,13 @@ impl<S: EtcdStore> Etcd<S> {
     /// All entries of a range, at a revision. They must fit into the room.
     pub(crate) async fn entries(
         &self,
-        caller: &S::Caller,
+        answered: &mut LargeAnswer<'_, S>,
         range: KeyRange,
         at: Revision,
         room: &mut AnswerRoom,
     ) -> Result<Vec<FoundEntry>, Error> {
         let mut all = Vec::new();
-        let scanned = self.scan(caller, range, Some(at), |entries| {
+        let scanned = self.scan(answered, range, Some(at), |entries| {
             // Counted page by page: a range may have far more than an answer can.
             room.take_entries(&entries)?;
             all.extend(entries);

@@ -167,6 +167,8 @@ pub enum EtcdStoreError {
 pub trait EtcdStore: Clone + Send + Sync + 'static {
     /// Who asks.
     type Caller: Clone + Send + Sync + 'static;
+    /// The turn of an answer that takes much memory: see [`answer_turn`](Self::answer_turn).
+    type AnswerTurn: Send;
 
     /// The caller of a request, from the extensions that its connection gave it and from its headers. Fails if the caller may not ask
     /// anything.
@@ -268,13 +270,22 @@ pub trait EtcdStore: Clone + Send + Sync + 'static {
         keys: bool,
     ) -> impl Future<Output = Result<Option<EtcdSession>, EtcdStoreError>> + Send;
 
+    /// Waits for the turn to make an answer of several pages. A node makes few of them at a time, and those of different clients take turns:
+    /// each is in memory as a whole, several times, until it is sent. The turn ends when it is dropped. Fails with
+    /// [`EtcdStoreError::Overloaded`] if too many wait. A caller has one turn at a time, since it would wait for itself.
+    fn answer_turn(
+        &self,
+        caller: &Self::Caller,
+    ) -> impl Future<Output = Result<Self::AnswerTurn, EtcdStoreError>> + Send;
+
     /// The open sessions of a range of ids, both ends included, that are the caller's to see, in the order in which they were opened; those
-    /// of one millisecond in the order of their ids.
+    /// of one millisecond in the order of their ids. Fails with [`EtcdStoreError::TooLarge`] if there are more than `most`.
     fn sessions(
         &self,
         caller: &Self::Caller,
         first: SessionId,
         last: SessionId,
+        most: usize,
     ) -> impl Future<Output = Result<Vec<SessionId>, EtcdStoreError>> + Send;
 
     /// Renews sessions as `renewals` come, for as long as they do. An error ends the stream: renewals that were not answered may have taken

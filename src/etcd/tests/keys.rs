@@ -9,7 +9,7 @@ use crate::{
     error::Error,
     key,
     proto::etcdserverpb::{
-        CompactionRequest, LeaseGrantRequest,
+        CompactionRequest, LeaseGrantRequest, LeaseLeasesRequest,
         range_request::{SortOrder, SortTarget},
     },
     range::RangeView,
@@ -289,4 +289,35 @@ async fn a_read_that_may_be_old_is_answered_without_a_leader() {
         // A revision of the past is known to the leader for certain.
         kv.range(RangeRequest { revision: first, ..old }).await.unwrap_err();
     }
+}
+
+/// Each of them is in memory several times while it is made.
+#[tokio::test]
+async fn answers_of_several_pages_take_turns_and_smaller_ones_do_not_wait() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    for number in 10..20 {
+        kv.put(put(&format!("a{number}"), "")).await.unwrap();
+    }
+    api.lease().lease_grant(LeaseGrantRequest { ttl: 60, id: 77 }).await.unwrap();
+
+    // Another answer is being made.
+    let turn = Arc::clone(api.store.answers()).acquire_owned().await.unwrap();
+    let mut large = Box::pin(async { api.kv().range(prefix("a")).await });
+    let mut leases = Box::pin(async { api.lease().lease_leases(LeaseLeasesRequest {}).await });
+    let some = RangeRequest { range_end: b"a15".into(), ..prefix("a") };
+    for small in [some, RangeRequest { key: b"a10".into(), ..Default::default() }] {
+        let answer = tokio::select! {
+            biased;
+            large = &mut large => panic!("it has no turn: {large:?}"),
+            leases = &mut leases => panic!("it has no turn: {leases:?}"),
+            answer = kv.range(small) => answer.unwrap().into_inner(),
+        };
+        assert!((1..=5).contains(&answer.count), "{answer:?}");
+    }
+
+    drop(turn);
+    assert_eq!(large.await.unwrap().into_inner().kvs.len(), 10);
+    assert_eq!(leases.await.unwrap().into_inner().leases.len(), 1);
+    assert_eq!(api.store.answers().available_permits(), 1, "it is free behind the answers");
 }

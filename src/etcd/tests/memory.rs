@@ -17,7 +17,11 @@ use lockkeeper_machine::{
     Command, Committed, EntryEvent, Key, KeyRange, Label, Limit, Machine, Put, PutLease, Refusal, Renewal, Reply,
     Revision, RevisionError, Select, Selected, SessionId, Stamp, Time, Ttl, Txn, TxnOperation, Value, WallTime,
 };
-use tokio::{sync::watch, task::yield_now, time::sleep};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::yield_now,
+    time::sleep,
+};
 
 use super::{
     EtcdFacts, EtcdFound, EtcdMember, EtcdPage, EtcdSession, EtcdStore, EtcdStoreError, KeptAlive, NodeCondition,
@@ -40,6 +44,8 @@ struct Shared {
     state: Mutex<State>,
     /// Told of each command.
     changed: watch::Sender<()>,
+    /// The turns of large answers.
+    answers: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -83,10 +89,22 @@ impl Default for Memory {
     }
 }
 
+impl Shared {
+    fn new() -> Self {
+        let answers = Arc::new(Semaphore::new(1));
+        Self { state: Mutex::default(), changed: watch::Sender::new(()), answers }
+    }
+}
+
 impl Memory {
+    /// The turns of large answers, of which there is one.
+    pub(crate) fn answers(&self) -> &Arc<Semaphore> {
+        &self.shared.answers
+    }
+
     /// One to which nothing was written.
     pub(crate) fn empty() -> Self {
-        Self { shared: Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(()) }) }
+        Self { shared: Arc::new(Shared::new()) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -251,6 +269,7 @@ fn past(error: RevisionError) -> EtcdStoreError {
 
 impl EtcdStore for Memory {
     type Caller = ();
+    type AnswerTurn = OwnedSemaphorePermit;
 
     /// Nobody has a token here.
     fn caller(&self, _extensions: &Extensions, headers: &HeaderMap) -> Result<(), EtcdStoreError> {
@@ -393,15 +412,24 @@ impl EtcdStore for Memory {
         Ok(Some(EtcdSession { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
     }
 
+    async fn answer_turn(&self, _caller: &()) -> Result<OwnedSemaphorePermit, EtcdStoreError> {
+        let turn = Arc::clone(&self.shared.answers).acquire_owned().await;
+        turn.map_err(|_| EtcdStoreError::Overloaded)
+    }
+
     async fn sessions(
         &self,
         _caller: &(),
         first: SessionId,
         last: SessionId,
+        most: usize,
     ) -> Result<Vec<SessionId>, EtcdStoreError> {
         let machine = self.led()?;
         let all = machine.sessions(SessionId(first.0 - 1).into()).take_while(|view| view.session <= last);
         let mut all: Vec<_> = all.map(|view| (view.opened, view.session)).collect();
+        if all.len() > most {
+            return Err(EtcdStoreError::TooLarge(format!("there are {} sessions", all.len())));
+        }
         all.sort_unstable();
         Ok(all.into_iter().map(|(_, session)| session).collect())
     }

@@ -40,6 +40,7 @@ use self::{
 use crate::{
     Etcd, EtcdStore, EtcdStoreError,
     error::Error,
+    large::LargeAnswer,
     proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse},
     range::AnswerRoom,
 };
@@ -116,15 +117,16 @@ impl<S: EtcdStore> Etcd<S> {
         caller: &S::Caller,
         request: &TxnRequest,
     ) -> Result<Option<(Revision, TxnResponse)>, Error> {
-        let mut snapshot = self.read_deciding(caller, request).await?;
+        let mut answered = LargeAnswer::new(self, caller);
+        let mut snapshot = self.read_deciding(&mut answered, request).await?;
         let (succeeded, operations) = decide(request, &snapshot)?;
 
         // The past is read before the commit: if it cannot be shown, the transaction fails and has written nothing.
         let branch = Branch::compile(&Claims::collect(request), &operations)?;
         let mut room = AnswerRoom::for_shown();
-        let past = self.read_past(caller, &branch.past, &mut room).await?;
+        let past = self.read_past(&mut answered, &branch.past, &mut room).await?;
         if !branch.writes() {
-            let results = self.read_all(caller, &branch.operations, snapshot.revision, &mut room).await?;
+            let results = self.read_all(&mut answered, &branch.operations, snapshot.revision, &mut room).await?;
             // The time is not needed: no answer of etcd contains it.
             let now = Stamp::default();
             let failed = None;
@@ -133,7 +135,7 @@ impl<S: EtcdStore> Etcd<S> {
             return Ok(Some(outcome.answer()));
         }
 
-        match self.read_former(caller, &branch, &mut snapshot, &mut room).await {
+        match self.read_former(&mut answered, &branch, &mut snapshot, &mut room).await {
             // Others write so much that this revision is forgotten already. The next attempt reads a later one.
             Err(Error::Compacted) => return Ok(None),
             read => read?,
@@ -154,15 +156,18 @@ impl<S: EtcdStore> Etcd<S> {
     /// Adds the former entries that the transaction itself does not show to what was read. They must fit into the room.
     async fn read_former(
         &self,
-        caller: &S::Caller,
+        answered: &mut LargeAnswer<'_, S>,
         branch: &Branch<'_>,
         snapshot: &mut Snapshot,
         room: &mut AnswerRoom,
     ) -> Result<(), Error> {
         let keys: Vec<&Key> = branch.former.iter().collect();
-        for keys in keys.chunks(KEYS_AT_A_TIME) {
+        for (chunk, keys) in keys.chunks(KEYS_AT_A_TIME).enumerate() {
+            if chunk > 0 {
+                answered.take_turn().await?;
+            }
             let keys: Vec<Key> = keys.iter().copied().cloned().collect();
-            let found = self.store.get(caller, keys.clone(), Some(snapshot.revision)).await?;
+            let found = self.store.get(answered.caller, keys.clone(), Some(snapshot.revision)).await?;
 
             for (key, entry) in keys.into_iter().zip(found.entries) {
                 let bytes = entry.as_ref().map_or(0, |entry| key.as_bytes().len() + entry.value.as_bytes().len());
@@ -176,13 +181,18 @@ impl<S: EtcdStore> Etcd<S> {
     /// Runs the reads of the past. What they show must fit into the room.
     async fn read_past(
         &self,
-        caller: &S::Caller,
+        answered: &mut LargeAnswer<'_, S>,
         requests: &[&RangeRequest],
         room: &mut AnswerRoom,
     ) -> Result<Vec<RangeResponse>, Error> {
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
-            let (answer, _) = self.read(caller, request).await?;
+            if !answers.is_empty() {
+                answered.take_turn().await?;
+            }
+
+            let at = u64::try_from(request.revision).ok().filter(|revision| *revision > 0).map(Revision);
+            let (answer, _) = self.read_at(answered, request, at).await?;
             room.take_answer(&answer)?;
             answers.push(answer);
         }
@@ -192,16 +202,19 @@ impl<S: EtcdStore> Etcd<S> {
     /// Runs the operations of a branch that writes nothing, on the state at a revision. What they show must fit into the room.
     async fn read_all(
         &self,
-        caller: &S::Caller,
+        answered: &mut LargeAnswer<'_, S>,
         operations: &[TxnOperation],
         at: Revision,
         room: &mut AnswerRoom,
     ) -> Result<Vec<TxnResult>, Error> {
         let mut results = Vec::with_capacity(operations.len());
         for operation in operations {
+            if !results.is_empty() {
+                answered.take_turn().await?;
+            }
             let select = if let TxnOperation::Select(select) = operation { select.clone() } else { Select::default() };
             let mut visited = AnswerRoom::for_visited();
-            let entries = self.entries(caller, select.range.clone(), at, &mut visited).await?;
+            let entries = self.entries(answered, select.range.clone(), at, &mut visited).await?;
 
             let entries = entries.iter().map(|(key, entry)| (key, Arc::clone(entry)));
             let selected = select.from(entries);
@@ -212,7 +225,8 @@ impl<S: EtcdStore> Etcd<S> {
     }
 
     /// Reads what decides a transaction, all of it as of one revision.
-    async fn read_deciding(&self, caller: &S::Caller, request: &TxnRequest) -> Result<Snapshot, Error> {
+    async fn read_deciding(&self, answered: &mut LargeAnswer<'_, S>, request: &TxnRequest) -> Result<Snapshot, Error> {
+        let caller = answered.caller;
         let Deciding { keys, ranges, .. } = Deciding::collect(request)?;
         let keys: Vec<Key> = keys.into_iter().collect();
         let mut room = AnswerRoom::for_compared();
@@ -222,6 +236,7 @@ impl<S: EtcdStore> Etcd<S> {
         let mut found = self.store.get(caller, first.to_vec(), None).await?;
         room.take_found(&found.entries)?;
         for keys in others.chunks(KEYS_AT_A_TIME) {
+            answered.take_turn().await?;
             let more = self.store.get(caller, keys.to_vec(), Some(found.revision)).await?;
             room.take_found(&more.entries)?;
             found.entries.extend(more.entries);
@@ -233,7 +248,7 @@ impl<S: EtcdStore> Etcd<S> {
             ranges: BTreeMap::new(),
         };
         for (name, range) in ranges {
-            let entries = self.entries(caller, range, snapshot.revision, &mut room).await?;
+            let entries = self.entries(answered, range, snapshot.revision, &mut room).await?;
             snapshot.ranges.insert(name, entries);
         }
         Ok(snapshot)

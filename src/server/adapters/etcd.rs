@@ -45,7 +45,7 @@ use crate::{
             ListEntries, ListSessions, OpenSession, SelectEntries, WatchEntries,
         },
     },
-    service::{Serve, Service},
+    service::{LongReads, ReadTurn, Serve, Service},
     wire::Form,
 };
 
@@ -53,6 +53,8 @@ use crate::{
 const ADDRESSES: &str = "etcd-members/";
 /// Time limit of one call. etcd's own is 7 s.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Answers of several pages that are made at the same time. Each is in memory some three times, with up to 4 MiB.
+const LARGE_ANSWERS_MAX: usize = 4;
 /// Pause between two checks whether this node has applied what the leader has.
 const COPY_PAUSE: Duration = Duration::from_millis(2);
 /// Pause between two attempts to write the node's address.
@@ -71,6 +73,8 @@ pub(crate) struct EtcdKeyspace {
     url: Arc<str>,
     /// Whether the keyspace has a revision: see [`EtcdKeyspace::begun`].
     has_begun: Arc<AtomicBool>,
+    /// The turns of large answers.
+    answers: Arc<LongReads>,
 }
 
 /// Returns the URL at which clients reach this node's API.
@@ -94,7 +98,8 @@ impl EtcdKeyspace {
     /// Makes a store. `url` is where clients reach this node.
     pub(crate) fn new(service: Service, cluster_id: &str, random: Arc<dyn Random>, url: &str) -> Self {
         let client = KeyspaceClient::new(service);
-        Self { client, cluster_id: number_of(cluster_id), random, url: url.into(), has_begun: Arc::default() }
+        let answers = Arc::new(LongReads::at_once(LARGE_ANSWERS_MAX));
+        Self { client, cluster_id: number_of(cluster_id), random, url: url.into(), has_begun: Arc::default(), answers }
     }
 
     /// Tells the other members where clients reach this node. Returns when the node stops.
@@ -154,6 +159,7 @@ impl EtcdKeyspace {
 
 impl EtcdStore for EtcdKeyspace {
     type Caller = Caller;
+    type AnswerTurn = ReadTurn;
 
     fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Caller, EtcdStoreError> {
         let access = self.client.service().access();
@@ -368,11 +374,17 @@ impl EtcdStore for EtcdKeyspace {
         Ok(Some(EtcdSession { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
     }
 
+    async fn answer_turn(&self, caller: &Caller) -> Result<ReadTurn, EtcdStoreError> {
+        let turn = timeout_at(Instant::now() + CALL_TIMEOUT, self.answers.turn(caller)).await;
+        turn.ok().and_then(Result::ok).ok_or(EtcdStoreError::Overloaded)
+    }
+
     async fn sessions(
         &self,
         caller: &Caller,
         first: SessionId,
         last: SessionId,
+        most: usize,
     ) -> Result<Vec<SessionId>, EtcdStoreError> {
         let mut after = first.0.checked_sub(1).map(SessionId);
 
@@ -383,6 +395,9 @@ impl EtcdStore for EtcdKeyspace {
 
             let within = page.sessions.iter().take_while(|view| view.session <= last);
             all.extend(within.map(|view| (view.opened, view.session)));
+            if all.len() > most {
+                return Err(EtcdStoreError::TooLarge(format!("there are more than {most} sessions")));
+            }
 
             after = page.more_after.filter(|after| *after < last);
             if after.is_none() {

@@ -1,6 +1,6 @@
-//! Limits reads that visit much: they share a runtime with renewals.
+//! Limits reads that visit much: they share a runtime with renewals. And large answers while they are made: they take memory.
 //!
-//! One of them goes on at a time, and a limited number of others wait. Owners take turns: however many reads one of them sends, another one
+//! One read goes on at a time, or a few answers, and a limited number of others wait. Owners take turns: however many reads one of them sends, another one
 //! waits for one of them at the most. If all places are taken, the owner with the most gives one up to an owner with fewer.
 
 use std::{
@@ -21,10 +21,18 @@ pub(super) const LONG_READS_MAX: usize = 64;
 /// Number of keys, sessions or places in queues that a read visits before it yields, and without a turn. It takes less than a millisecond.
 pub(super) const VISITS_PER_TURN: usize = 1000;
 
-/// The turns of reads that visit much.
-#[derive(Debug, Default)]
+/// The turns of reads that visit much, or of answers that are large.
+#[derive(Debug)]
 pub(crate) struct LongReads {
+    /// Number of them that go on at the same time.
+    at_once: usize,
     queue: Mutex<LongReadQueue>,
+}
+
+impl Default for LongReads {
+    fn default() -> Self {
+        Self::at_once(1)
+    }
 }
 
 /// Whose reads take turns with those of others.
@@ -39,7 +47,7 @@ enum ReadOwner {
 
 #[derive(Debug, Default)]
 struct LongReadQueue {
-    is_under_way: bool,
+    under_way: usize,
     waiting: usize,
     /// The owners of reads that wait, in the order of their turns, each with its reads in the order of arrival.
     owners: VecDeque<(ReadOwner, VecDeque<oneshot::Sender<ReadTurn>>)>,
@@ -47,7 +55,7 @@ struct LongReadQueue {
 
 /// The turn of a read. Dropping it begins the next one.
 #[derive(Debug)]
-pub(super) struct ReadTurn(Arc<LongReads>);
+pub(crate) struct ReadTurn(Arc<LongReads>);
 
 impl From<&Caller> for ReadOwner {
     fn from(caller: &Caller) -> Self {
@@ -60,6 +68,11 @@ impl From<&Caller> for ReadOwner {
 }
 
 impl LongReads {
+    /// Turns for this number at the same time.
+    pub(crate) fn at_once(at_once: usize) -> Self {
+        Self { at_once, queue: Mutex::default() }
+    }
+
     /// Waits for a turn, unless this number of visits needs none.
     pub(super) async fn turn_for(self: &Arc<Self>, caller: &Caller, visits: usize) -> Result<Option<ReadTurn>, Error> {
         if visits <= VISITS_PER_TURN {
@@ -69,11 +82,11 @@ impl LongReads {
     }
 
     /// Waits for a turn. Fails if too many reads wait, and no owner has more of them than this one.
-    pub(super) async fn turn(self: &Arc<Self>, caller: &Caller) -> Result<ReadTurn, Error> {
+    pub(crate) async fn turn(self: &Arc<Self>, caller: &Caller) -> Result<ReadTurn, Error> {
         let waiting = {
             let mut queue = self.queue();
-            if !queue.is_under_way {
-                queue.is_under_way = true;
+            if queue.under_way < self.at_once {
+                queue.under_way += 1;
                 return Ok(ReadTurn(Arc::clone(self)));
             }
             queue.enqueue(ReadOwner::from(caller))
@@ -131,7 +144,7 @@ impl LongReadQueue {
         self.waiting = self.owners.iter().map(|(_, reads)| reads.len()).sum();
     }
 
-    /// Takes out the read whose turn is next. Without one, no read is under way.
+    /// Takes out the read whose turn is next. Without one, one less is under way.
     fn next(&mut self) -> Option<oneshot::Sender<ReadTurn>> {
         let next = self.owners.pop_front().and_then(|(owner, mut reads)| {
             let next = reads.pop_front();
@@ -141,8 +154,11 @@ impl LongReadQueue {
             next
         });
 
-        self.waiting -= usize::from(next.is_some());
-        self.is_under_way = next.is_some();
+        // It takes the place of the one whose turn has ended.
+        match next {
+            Some(_) => self.waiting -= 1,
+            None => self.under_way -= 1,
+        }
         next
     }
 }
@@ -195,7 +211,7 @@ mod tests {
         for read in eves {
             drop(read.now_or_never().expect("nobody else waits").expect("a turn"));
         }
-        assert!(!long_reads.queue().is_under_way);
+        assert_eq!(long_reads.queue().under_way, 0);
     }
 
     #[tokio::test]
@@ -225,7 +241,24 @@ mod tests {
         drop(first);
         drop(reads);
         drop(last.now_or_never().expect("nobody else waits").expect("a turn"));
-        assert!(!long_reads.queue().is_under_way);
+        assert_eq!(long_reads.queue().under_way, 0);
+    }
+
+    #[tokio::test]
+    async fn a_few_go_on_at_the_same_time() {
+        let answers = Arc::new(LongReads::at_once(2));
+        let first = answers.turn(&caller("eve")).await.expect("the first");
+        let second = answers.turn(&caller("eve")).await.expect("the second");
+        let eve = waits(&answers, caller("eve"));
+        let mut ann = waits(&answers, caller("ann"));
+
+        drop(second);
+        let third = eve.now_or_never().expect("it came first").expect("a turn");
+        assert!((&mut ann).now_or_never().is_none(), "two are under way");
+        drop(first);
+        drop(ann.now_or_never().expect("nobody else waits").expect("a turn"));
+        drop(third);
+        assert_eq!((answers.queue().under_way, answers.queue().waiting), (0, 0));
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub(crate) use self::browse::Browse;
 use self::forward::{DialPeer, Forwarder, KnownLeader, Lane};
 use self::local::until_error;
 pub(crate) use self::local::{Local, Serve, UnitRunner};
+pub(crate) use self::long_reads::{LongReads, ReadTurn};
 use super::{
     access::{Access, guard::Guarded},
     api::{
