@@ -40,6 +40,9 @@ pub(super) struct Recover {
     /// Make the new cluster. Every other node of the old one must be stopped, and never be started again
     #[arg(long, requires_all = ["into", "cluster_id"])]
     force_new_cluster: bool,
+    /// Make it although acknowledged entries are known to be missing in this copy, as --inspect says: they are lost then
+    #[arg(long, requires = "force_new_cluster")]
+    accept_loss: bool,
     /// The data directory to make. With several members, they get DIR/node-ID each
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
@@ -110,6 +113,17 @@ impl Recover {
             return Ok(Exit::Success);
         };
 
+        if let Some(missing) = missing(&remains).filter(|_| !self.accept_loss) {
+            let directory = self.data_dir.display();
+            return Err(Failure::new(
+                Exit::Error,
+                format!(
+                    "acknowledged entries are missing in {directory}: {missing}; compare the copies of other nodes by --inspect, and use \
+                     the newest, or make the new cluster without these entries by --accept-loss; nothing was made"
+                ),
+            ));
+        }
+
         warn(&remains);
         let target = FoundedCluster { cluster_id, terms: self.terms };
         let itself = [founding::member(&remains.identity.node_id.to_string())
@@ -135,7 +149,7 @@ fn document(data_dir: &Path, remains: &StoppedNodeData) -> StoppedNodeReport {
         start: remains.identity.start.map(|start| start.to_string()),
         remembered: remains.identity.remembered.iter().map(remembered).collect(),
         last_index: index(remains.last),
-        shortfall: remains.shortfall(),
+        shortfall: missing(remains),
         table: TableDocument::new(&remains.applied),
     }
 }
@@ -180,6 +194,11 @@ fn print_remains(data_dir: &Path, remains: &StoppedNodeData) -> io::Result<()> {
     print(&text)
 }
 
+/// Why acknowledged entries are known to be missing.
+fn missing(remains: &StoppedNodeData) -> Option<String> {
+    remains.shortfall().or_else(|| remains.copy_with_more())
+}
+
 /// What may be lost, on stderr.
 fn warn(remains: &StoppedNodeData) {
     let index = |log_id: Option<LogId>| log_id.map_or(0, |id| id.index);
@@ -202,10 +221,8 @@ fn warn(remains: &StoppedNodeData) {
             show::count(left_out, "entry", "entries"),
         ));
     }
-    if let Some(shortfall) = remains.shortfall() {
-        super::complain(&format!(
-            "acknowledged entries are missing: {shortfall}; compare the copies of other nodes first"
-        ));
+    if let Some(missing) = missing(remains) {
+        super::complain(&format!("acknowledged entries are missing, and are lost, as --accept-loss says: {missing}"));
     }
 }
 

@@ -21,7 +21,7 @@ use openraft::{RaftLogReader as _, storage::RaftLogStorage as _};
 
 use crate::{
     apply::{applier, state_machine},
-    identity::{self, IdentityError, NodeIdentity, Stage},
+    identity::{self, AcknowledgedEntry, IdentityError, NodeIdentity, Stage},
     log::{self, LogOpenError, LogOptions, LogStore},
     snapshot::{SnapshotFile, newest_in},
     types::{self, LogId, Vote},
@@ -196,16 +196,54 @@ impl StoppedNodeData {
         Ok(Self { identity, vote, last, through, committed: committed.max(snapshot), snapshot, applied })
     }
 
-    /// Why acknowledged entries are known to be missing in this copy, apart from those that only lost members had. It is `None` if nothing
-    /// tells.
+    /// Why acknowledged entries are known to be missing in this copy, apart from those that only lost members had: the log contradicts
+    /// what else the directory has, so it is an older copy of the node's. It is `None` if nothing tells.
     pub fn shortfall(&self) -> Option<String> {
         if self.identity.stage == Stage::Removed {
             return Some("the cluster has removed this node, and went on without it".into());
         }
-        let last = self.last.map_or(0, |last| last.index);
-        let noted = self.identity.committed_index?;
-        (noted > last)
-            .then(|| format!("its identity says that entry {noted} is committed, and it ends at entry {last}"))
+        let last = index(self.last);
+        if let Some(noted) = self.identity.committed_index.filter(|noted| *noted > last) {
+            return Some(format!("its identity says that entry {noted} is committed, and it ends at entry {last}"));
+        }
+
+        // A vote is durable before anything is done in its term: an entry is written, a snapshot installed, a follower answered as leader.
+        let vote_term = self.vote_term();
+        let snapshot_term = self.snapshot.map_or(0, |snapshot| snapshot.leader_id.term);
+        if snapshot_term > vote_term {
+            return Some(format!(
+                "its newest snapshot ends at entry {} of term {snapshot_term}, and the last vote in its log is of term {vote_term}: the log is \
+                 an older copy than the snapshot",
+                index(self.snapshot)
+            ));
+        }
+        let led = self.acknowledged().find(|(_, entry)| entry.term > vote_term);
+        led.map(|(node_id, entry)| {
+            format!(
+                "its identity says that node {node_id} acknowledged entry {} to it in term {}, and the last vote in its log is of term \
+                 {vote_term}: the log is an older copy than the identity",
+                entry.index, entry.term
+            )
+        })
+    }
+
+    /// Which other copy is known to have acknowledged entries that this one lacks. A leader sends entries while its own disk still writes
+    /// them, so its log may end before what a follower has acknowledged, and be the newest that there was. `None` if nothing tells.
+    pub fn copy_with_more(&self) -> Option<String> {
+        let more = self.acknowledged().find(|(_, entry)| !entry.is_kept_by(self.vote_term(), self.last));
+        more.map(|(node_id, entry)| {
+            let last = index(self.last);
+            format!("node {node_id} has acknowledged entry {} to this node, which ends at entry {last}", entry.index)
+        })
+    }
+
+    fn vote_term(&self) -> u64 {
+        self.vote.map_or(0, |vote| vote.leader_id.term)
+    }
+
+    /// What each peer has acknowledged to this node.
+    fn acknowledged(&self) -> impl Iterator<Item = (u64, AcknowledgedEntry)> {
+        self.identity.remembered.iter().filter_map(|peer| Some((peer.node_id, peer.acknowledged?)))
     }
 }
 
@@ -304,7 +342,8 @@ mod tests {
     use super::*;
     use crate::{
         backup::{NewCluster, found},
-        types::{EntryPayload, LogEntry, Payload, TypeConfig},
+        identity::RememberedPeer,
+        types::{CommittedLeaderId, EntryPayload, LogEntry, Payload, TypeConfig},
     };
     use lockkeeper_environment::Environment;
     use lockkeeper_machine::{Command, Label, Limits, Machine, SessionId, Time, Ttl, WallTime};
@@ -370,6 +409,44 @@ mod tests {
         let trail = remains.applied.trail;
         assert!(trail.has_begun());
         assert_eq!(trail, node.read(|applied| applied.trail));
+    }
+
+    /// Whatever the directory has beside the log is at least as new as a log that is its own.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_log_that_is_older_than_what_else_the_directory_has_is_told() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let directory = folder.path().join("node");
+        node_with(&directory, vec![opens(1)]).await;
+        let aside = tempfile::tempdir().expect("a directory");
+        let mut remains = StoppedNodeData::read(&directory, aside.path(), None).await.expect("it is sound");
+        let last = remains.last.expect("it has entries");
+        let term = remains.vote_term();
+        assert_eq!((remains.shortfall(), remains.copy_with_more()), (None, None));
+
+        let remember = |remains: &mut StoppedNodeData, term: u64, index: u64| {
+            let acknowledged = Some(AcknowledgedEntry::new(term, LogId { index, ..last }));
+            remains.identity.remembered = vec![RememberedPeer { node_id: 2, start: None, acknowledged }];
+        };
+        // In a later term than that of the acknowledgement, a leader may have made this node truncate its log.
+        remember(&mut remains, term, last.index);
+        assert_eq!((remains.shortfall(), remains.copy_with_more()), (None, None));
+        if let Some(earlier) = term.checked_sub(1) {
+            remember(&mut remains, earlier, last.index + 5);
+            assert_eq!((remains.shortfall(), remains.copy_with_more()), (None, None));
+        }
+        remember(&mut remains, term, last.index + 5);
+        assert_eq!(remains.shortfall(), None, "its own disk may have been slower than that of node 2");
+        let more = remains.copy_with_more().expect("node 2 has more");
+        assert!(more.starts_with(&format!("node 2 has acknowledged entry {}", last.index + 5)), "{more}");
+        remember(&mut remains, term + 1, last.index);
+        let older = remains.shortfall().expect("it has led a later term");
+        assert!(older.contains("older copy than the identity"), "{older}");
+
+        remains.identity.remembered.clear();
+        remains.snapshot =
+            remains.snapshot.map(|snapshot| LogId { leader_id: CommittedLeaderId::new(term + 1), ..snapshot });
+        let older = remains.shortfall().expect("the snapshot is of a later term");
+        assert!(older.contains("older copy than the snapshot"), "{older}");
     }
 
     /// The snapshot alone lacks everything that was acknowledged after it.
