@@ -36,6 +36,11 @@ const TRANSACTION_BYTES_MAX: usize = 4 << 20;
 /// With the largest items, that is 6.5 MB.
 const GETS_AT_A_TIME: usize = 16;
 
+/// An item that a batch asks for, with its table.
+type WantedItem<'a> = (&'a String, ItemRequest<'a>);
+/// The projections of tables.
+type Projections<'a> = BTreeMap<&'a String, Option<Projection>>;
+
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct BatchGet {
@@ -243,6 +248,24 @@ fn unless_throttled<T>(read: Result<T>, answered: usize) -> Result<Option<T>> {
     }
 }
 
+/// The items that a batch asks for, each with its table, and the projection of each table. Fails if one of them is asked for twice.
+fn wanted_items(asked: &BTreeMap<String, ReadRequest>) -> Result<(Vec<WantedItem<'_>>, Projections<'_>)> {
+    let mut wanted = Vec::new();
+    let mut projections = Projections::new();
+
+    for (name, of_table) in asked {
+        let table = table_name(Some(name))?;
+        projections.insert(name, projection(of_table)?);
+        let keys = required(of_table.keys.as_ref(), "RequestItems.member.keys")?;
+        let mut different = BTreeSet::new();
+        if !keys.iter().all(|key| different.insert(bytes_of(key))) {
+            return Err(duplicates());
+        }
+        wanted.extend(keys.iter().map(|attributes| (name, ItemRequest { table, attributes, is_key: true })));
+    }
+    Ok((wanted, projections))
+}
+
 fn duplicates() -> Error {
     Error::validation("Provided list of item keys contains duplicates")
 }
@@ -258,20 +281,7 @@ impl<S: DynamoStore> Database<S> {
             return Err(Error::validation("Too many items requested for the BatchGetItem call"));
         }
 
-        let mut wanted: Vec<(&String, ItemRequest<'_>)> = Vec::new();
-        let mut projections: BTreeMap<&String, Option<Projection>> = BTreeMap::new();
-
-        for (name, of_table) in asked {
-            let table = table_name(Some(name))?;
-            projections.insert(name, projection(of_table)?);
-            let keys = required(of_table.keys.as_ref(), "RequestItems.member.keys")?;
-            let mut different = BTreeSet::new();
-            if !keys.iter().all(|key| different.insert(bytes_of(key))) {
-                return Err(duplicates());
-            }
-            wanted.extend(keys.iter().map(|attributes| (name, ItemRequest { table, attributes, is_key: true })));
-        }
-
+        let (wanted, projections) = wanted_items(asked)?;
         if wanted.is_empty() {
             return Err(Error::validation(
                 "1 validation error detected: Value '{}' at 'requestItems' failed to satisfy constraint: Member must \
@@ -285,6 +295,7 @@ impl<S: DynamoStore> Database<S> {
         let mut kept = Vec::new();
         let mut answer_bytes = 0;
         let work = WorkBudget::default();
+
         let mut answered = 0;
         let mut is_full = false;
         let mut since_turn = 0;

@@ -1,8 +1,8 @@
 //! Turns for large work: few requests decode large bodies and items at one time, and others have a turn before each of them.
 //!
-//! The ports of all protocols beside the node's own share few threads. A page of a scan, or a body of a megabyte, takes one of them for many
-//! milliseconds. Without turns, a small request would wait behind as many of these as there are connections, at each of its steps: a heartbeat
-//! of a lock client, or of a client of another protocol, would come too late. With them it waits for one.
+//! The ports of all protocols beside the node's own share few threads. A page of a scan, or a body of a megabyte, takes one of them for
+//! many milliseconds. Without turns, a small request would wait behind as many of these as there are connections, at each of its steps: a
+//! heartbeat of a lock client, or of a client of another protocol, would come too late. With them it waits for one.
 
 use tokio::{
     sync::{Semaphore, SemaphorePermit},

@@ -13,7 +13,7 @@ pub(crate) struct LargeAnswer<'a, S: EtcdStore> {
 }
 
 impl<'a, S: EtcdStore> LargeAnswer<'a, S> {
-    /// One that has no turn yet.
+    /// Without a turn: the first page needs none.
     pub(crate) fn new(etcd: &'a Etcd<S>, caller: &'a S::Caller) -> Self {
         Self { etcd, caller, turn: None }
     }

@@ -270,8 +270,8 @@ pub trait EtcdStore: Clone + Send + Sync + 'static {
         keys: bool,
     ) -> impl Future<Output = Result<Option<EtcdSession>, EtcdStoreError>> + Send;
 
-    /// Waits for the turn to make an answer of several pages. A node makes few of them at a time, and those of different clients take turns:
-    /// each is in memory as a whole, several times, until it is sent. The turn ends when it is dropped. Fails with
+    /// Waits for the turn to make an answer of several pages. A node makes few of them at a time, and those of different clients take
+    /// turns: each is in memory as a whole, several times, until it is sent. The turn ends when it is dropped. Fails with
     /// [`EtcdStoreError::Overloaded`] if too many wait. A caller has one turn at a time, since it would wait for itself.
     fn answer_turn(
         &self,

@@ -28,8 +28,8 @@ pub struct ZookeeperOptions {
     pub connection_replies_bytes_max: usize,
     /// Maximum number of bytes of the events of one connection that are not read. Beyond it, the connection is closed.
     pub connection_events_bytes_max: usize,
-    /// Maximum number of bytes of the events of all connections that are not read, beyond the first 4 KiB of each: one address may have half
-    /// of what others leave free. Where there is no room, the connection from that address ends whose events take the most.
+    /// Maximum number of bytes of the events of all connections that are not read, beyond the first 4 KiB of each: one address may have
+    /// half of what others leave free. Where there is no room, the connection from that address ends whose events take the most.
     pub events_bytes_max: usize,
     /// Maximum number of watches of one connection.
     pub connection_watches_max: usize,

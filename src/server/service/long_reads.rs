@@ -1,7 +1,8 @@
 //! Limits reads that visit much: they share a runtime with renewals. And large answers while they are made: they take memory.
 //!
-//! One read goes on at a time, or a few answers, and a limited number of others wait. Owners take turns: however many reads one of them sends, another one
-//! waits for one of them at the most. If all places are taken, the owner with the most gives one up to an owner with fewer.
+//! One read goes on at a time, or a few answers, and a limited number of others wait. Owners take turns: however many reads one of them
+//! sends, another one waits for one of them at the most. If all places are taken, the owner with the most gives one up to an owner with
+//! fewer.
 
 use std::{
     collections::VecDeque,

@@ -1,8 +1,8 @@
 //! The paths above a path, by their hashes.
 //!
 //! A recursive watch hears of all nodes below it, so each change asks for the watches at all of its ancestors: up to a thousand, with a
-//! megabyte of text together. The hashes of all of them are made in one pass over the path, before the lock of the hub is taken. Below it, a
-//! level is one look at a number, and its text is compared only where the number says that there is a watch.
+//! megabyte of text together. The hashes of all of them are made in one pass over the path, before the lock of the hub is taken. Below it,
+//! a level is one look at a number, and its text is compared only where the number says that there is a watch.
 
 use std::{
     hash::{BuildHasher as _, Hasher as _, RandomState},

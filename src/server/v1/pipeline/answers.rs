@@ -24,36 +24,35 @@ const SMALL: usize = 1024;
 const COUNTED_BYTES: usize = 16 << 10;
 
 /// An answer that waits.
-pub(in crate::v1) struct QueuedAnswer {
+pub(crate) struct QueuedAnswer {
     answer: Result<PipelineResponse, Status>,
     /// The permit for its bytes if it is large.
     _place: Option<OwnedSemaphorePermit>,
     /// Its part in the limit of the node. The last answer, which is an error, has none.
-    _waiting: Option<WaitingAnswer>,
+    _waiting: Option<AnswerPlace>,
 }
 
 /// The answers of a stream.
-pub(in crate::v1) type Answers =
-    Map<ReceiverStream<QueuedAnswer>, fn(QueuedAnswer) -> Result<PipelineResponse, Status>>;
+pub(crate) type Answers = Map<ReceiverStream<QueuedAnswer>, fn(QueuedAnswer) -> Result<PipelineResponse, Status>>;
 
 /// The answers that wait for the client.
 pub(super) struct AnswerQueue {
     answers: mpsc::Sender<QueuedAnswer>,
     bytes: Arc<Semaphore>,
-    waiting: Arc<Mutex<WaitingBytes>>,
+    waiting: Arc<Mutex<QueuedBytes>>,
 }
 
 /// The bytes of the answers of one stream that wait, and its share in the limit of the node.
 #[derive(Debug)]
-struct WaitingBytes {
+struct QueuedBytes {
     bytes: usize,
     held: ArrivingRequest,
 }
 
 /// The bytes of one answer. They are given back when this is dropped.
 #[derive(Debug)]
-struct WaitingAnswer {
-    waiting: Arc<Mutex<WaitingBytes>>,
+struct AnswerPlace {
+    waiting: Arc<Mutex<QueuedBytes>>,
     bytes: usize,
 }
 
@@ -62,7 +61,7 @@ impl AnswerQueue {
     pub(super) fn new(held: ArrivingRequest) -> (Self, Answers) {
         let (answers, queued) = mpsc::channel(ANSWERS);
         let bytes = Arc::new(Semaphore::new(ANSWER_BYTES));
-        let waiting = Arc::new(Mutex::new(WaitingBytes { bytes: 0, held }));
+        let waiting = Arc::new(Mutex::new(QueuedBytes { bytes: 0, held }));
         (Self { answers, bytes, waiting }, ReceiverStream::new(queued).map(|queued| queued.answer))
     }
 
@@ -98,12 +97,12 @@ impl AnswerQueue {
     }
 
     /// Counts an answer. Waits until all others are read if the node has no room for it.
-    async fn count(&self, bytes: usize) -> Result<WaitingAnswer, Status> {
+    async fn count(&self, bytes: usize) -> Result<AnswerPlace, Status> {
         if lock(&self.waiting).add(bytes).is_err() {
             drop(self.answers.reserve_many(ANSWERS).await.map_err(gone)?);
             lock(&self.waiting).add_anyway(bytes);
         }
-        Ok(WaitingAnswer { waiting: Arc::clone(&self.waiting), bytes })
+        Ok(AnswerPlace { waiting: Arc::clone(&self.waiting), bytes })
     }
 }
 
@@ -111,7 +110,7 @@ fn gone<E>(_: E) -> Status {
     Status::cancelled("the client closed the pipeline")
 }
 
-impl WaitingBytes {
+impl QueuedBytes {
     fn add(&mut self, more: usize) -> Result<(), TooManyBytes> {
         self.held.grow(counted(self.bytes + more))?;
         self.bytes += more;
@@ -131,7 +130,7 @@ impl WaitingBytes {
     }
 }
 
-impl Drop for WaitingAnswer {
+impl Drop for AnswerPlace {
     fn drop(&mut self) {
         lock(&self.waiting).take(self.bytes);
     }
@@ -143,7 +142,7 @@ fn counted(bytes: usize) -> usize {
 }
 
 /// Locks. No code panics while it holds the lock.
-fn lock(waiting: &Mutex<WaitingBytes>) -> MutexGuard<'_, WaitingBytes> {
+fn lock(waiting: &Mutex<QueuedBytes>) -> MutexGuard<'_, QueuedBytes> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
