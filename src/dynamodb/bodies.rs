@@ -6,6 +6,8 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use lockkeeper_planted::NodeLimit;
+
 use crate::{
     budget::{ByteShare, OverBudget, SharedBytes},
     error::{Error, ErrorType, Result},
@@ -37,6 +39,7 @@ impl BodyShare {
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<()> {
         let more = bytes.saturating_sub(SMALL_BYTES).saturating_sub(self.0.counted());
         self.0.add(more).map_err(|OverBudget { whose, used, more, max }| {
+            NodeLimit::DynamodbBodies.note();
             Error::new(
                 ErrorType::Throttled,
                 format!(

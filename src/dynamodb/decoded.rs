@@ -15,6 +15,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use lockkeeper_planted::NodeLimit;
+
 use crate::{
     AttributeValue, Item, Number,
     budget::{ByteShare, OverBudget, SharedBytes},
@@ -73,7 +75,10 @@ impl DecodedShare {
 
     /// Counts more bytes. Fails if that exceeds a limit.
     pub(crate) fn charge(&self, bytes: usize) -> Result<DecodedCharge, DecodeRefused> {
-        self.decoded().grow(bytes).map_err(|over| DecodeRefused { over, bytes })?;
+        self.decoded().grow(bytes).map_err(|over| {
+            NodeLimit::DynamodbDecoded.note();
+            DecodeRefused { over, bytes }
+        })?;
         Ok(DecodedCharge { share: self.clone(), bytes })
     }
 

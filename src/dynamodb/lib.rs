@@ -62,7 +62,7 @@ mod work;
 pub use http::serve;
 pub use lockkeeper_http1::{ConnectionSource, HttpListen};
 pub use number::{Number, NumberError};
-pub use options::{DynamoOptions, UnreadLimits};
+pub use options::{DynamoLimits, DynamoOptions, UnreadLimits};
 pub use sigv4::Secrets;
 pub use store::{
     AtEnd, DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoPage, DynamoStore, DynamoStoreError,

@@ -68,7 +68,49 @@ impl Default for UnreadLimits {
     }
 }
 
+/// The limits that a simulation draws. A real node has [`Self::REAL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DynamoLimits {
+    /// See [`DynamoOptions::all_bodies_bytes_max`].
+    pub all_bodies_bytes: usize,
+    /// See [`DynamoOptions::address_bodies_bytes_max`].
+    pub address_bodies_bytes: usize,
+    /// See [`DynamoOptions::all_decoded_bytes_max`].
+    pub all_decoded_bytes: usize,
+    /// See [`DynamoOptions::address_decoded_bytes_max`].
+    pub address_decoded_bytes: usize,
+}
+
+impl DynamoLimits {
+    /// The limits of every real node. With the first bytes of 1,024 requests, the bodies take 64 MiB, and their values 256 MiB. The largest
+    /// body has room, if its attributes are not all tiny.
+    pub const REAL: Self = Self {
+        all_bodies_bytes: 48 << 20,
+        address_bodies_bytes: 16 << 20,
+        all_decoded_bytes: 192 << 20,
+        address_decoded_bytes: 96 << 20,
+    };
+}
+
+impl Default for DynamoLimits {
+    fn default() -> Self {
+        Self::REAL
+    }
+}
+
 impl DynamoOptions {
+    /// The same with these limits.
+    pub fn with_limits(self, limits: DynamoLimits) -> Self {
+        let DynamoLimits { all_bodies_bytes, address_bodies_bytes, all_decoded_bytes, address_decoded_bytes } = limits;
+        Self {
+            all_bodies_bytes_max: all_bodies_bytes,
+            address_bodies_bytes_max: address_bodies_bytes,
+            all_decoded_bytes_max: all_decoded_bytes,
+            address_decoded_bytes_max: address_decoded_bytes,
+            ..self
+        }
+    }
+
     /// Makes options with the usual limits.
     pub fn new(wall_ms: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
         Self {
@@ -79,12 +121,10 @@ impl DynamoOptions {
             wall_ms: Arc::new(wall_ms),
             seed,
             body_bytes_max: 16 << 20,
-            // With the first bytes of 1,024 bodies, this is 64 MiB.
-            all_bodies_bytes_max: 48 << 20,
-            address_bodies_bytes_max: 16 << 20,
-            // The largest body has room, if its attributes are not all tiny. With the first bytes of 1,024 requests, this is 256 MiB.
-            all_decoded_bytes_max: 192 << 20,
-            address_decoded_bytes_max: 96 << 20,
+            all_bodies_bytes_max: DynamoLimits::REAL.all_bodies_bytes,
+            address_bodies_bytes_max: DynamoLimits::REAL.address_bodies_bytes,
+            all_decoded_bytes_max: DynamoLimits::REAL.all_decoded_bytes,
+            address_decoded_bytes_max: DynamoLimits::REAL.address_decoded_bytes,
             // The ports share half of the processors, and half of these are left to small requests.
             large_at_once: thread::available_parallelism().map_or(1, |processors| processors.get() / 4).max(1),
             unread: UnreadLimits::default(),

@@ -393,6 +393,8 @@ planted! {
         EntryProposedUnread = "entry-proposed-unread",
         /// Large transactions need no turn, and small commands wait behind all of them.
         LargeNeedsNoTurn = "large-needs-no-turn",
+        /// A command that is refused, since the queue is nearly full, takes effect once there is room.
+        RefusedIsProposed = "refused-is-proposed",
         /// A node whose table is another one than the majority's goes on.
         DifferingTableGoesOn = "differing-table-goes-on",
         /// A member that is away keeps the leader from purging its log, however long it grows.

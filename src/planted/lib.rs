@@ -8,11 +8,13 @@
 //! At most one is on in a process: the one that the environment variable `LOCKKEEPER_PLANTED_BUG` names, or the one chosen by `choose`,
 //! for tests with many nodes in one process.
 //!
-//! The bugs are in `bugs`, by how they are found. `tests/PROOF.md` shows which layer of the tests convicts which of them.
+//! The bugs are in `bugs`, by how they are found. `tests/PROOF.md` shows which layer of the tests convicts which of them. `reached` counts the
+//! limits that a run has reached, for the same reason.
 
 mod bugs;
 #[cfg(test)]
 mod proof;
+mod reached;
 
 use std::{
     env,
@@ -23,6 +25,7 @@ use std::{
 };
 
 pub use bugs::Planted;
+pub use reached::NodeLimit;
 
 /// Whether this build can have planted bugs. A release cannot, whatever its features are.
 pub const CAN_HAVE_BUGS: bool = cfg!(all(feature = "planted-bugs", debug_assertions));

@@ -13,7 +13,7 @@ use crate::{
     proposals::{
         audit_notes::{AuditNotes, NoteKind},
         leadership::{Led, follow_leadership},
-        proposer::{self, NoReply, Proposer},
+        proposer::{self, NoReply, ProposalLimits, Proposer},
         renewals::{self, Renewals},
         ticker::tick,
         version_raise::{self, raise},
@@ -67,6 +67,8 @@ pub struct ReplicaParts {
     pub addresses: Addresses,
     /// A leader that has not heard from a quorum for so long refuses requests.
     pub silence_max: Duration,
+    /// The limits of what waits to be proposed.
+    pub proposals: ProposalLimits,
 }
 
 impl Replica {
@@ -74,10 +76,10 @@ impl Replica {
     ///
     /// While this node leads, it writes `limits` into the log.
     pub fn start(raft: Raft, parts: ReplicaParts, environment: &Environment, limits: Limits) -> Self {
-        let ReplicaParts { table, versions, acknowledgements, addresses, silence_max } = parts;
+        let ReplicaParts { table, versions, acknowledgements, addresses, silence_max, proposals } = parts;
 
         let (leadership, led) = watch::channel(None);
-        let (proposer, intake) = Proposer::new(led.clone(), Arc::clone(&table));
+        let (proposer, intake) = Proposer::new(led.clone(), Arc::clone(&table), proposals);
         tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone(), limits));
         tokio::spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
 

@@ -8,6 +8,7 @@ use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
 
 use bytes::BytesMut;
 use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, OpenCall, Slot, TaskOrder, WriteDeadline, read_at_most};
+use lockkeeper_planted::NodeLimit;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split},
     time::{Instant, sleep_until},
@@ -142,6 +143,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         self.session.write_messages(&mut messages, self.replies.room());
         self.add_replies(messages)?;
         let has_room = self.replies.room() > 0;
+        if !has_room {
+            NodeLimit::RedisConnectionReplies.note();
+        }
         // Once it is to end, nothing more is run: some libraries take a subscription for a lock that they hold while they are answered.
         let is_ending = self.session.client().kill.is_cancelled();
         if has_room && !self.ready.is_empty() && !is_ending {
@@ -248,6 +252,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
     fn hold_requests(&mut self, more: usize) -> Result<(), ConnectionEnd> {
         let bytes = self.input.len() + self.requests.held_bytes() + self.kept_bytes() + more;
         self.held_requests.hold(bytes).map_err(|_| {
+            NodeLimit::RedisRequests.note();
             let text = "ERR requests that are not answered take all memory for them, with queued commands, watched keys and subscriptions: \
                         send again later, or send smaller ones";
             self.replies.add_last(&RedisReply::error(text));
@@ -339,7 +344,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Has replies wait for the socket. One that cannot wait cannot be replaced, either: what it answers has happened.
     fn add_replies(&mut self, replies: Vec<u8>) -> Result<(), ConnectionEnd> {
-        self.replies.add(replies).map_err(|_| ConnectionEnd::AtOnce)
+        self.replies.add(replies).map_err(|_| {
+            NodeLimit::RedisReplies.note();
+            ConnectionEnd::AtOnce
+        })
     }
 
     /// Begins a call, which gives the connection its place among those in use.

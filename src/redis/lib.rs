@@ -54,10 +54,11 @@ pub use key::{is_key_of_client, is_lock_of_key};
 pub use libraries::LibraryUse;
 pub use listen::RedisListener;
 pub use lockkeeper_accept::{ConnectionSource, Refusals};
-pub use options::{RedisOptions, RunApart};
+pub use options::{RedisLimits, RedisOptions, RunApart};
 pub use port::Redis;
 pub use resp::{RedisReply, RequestLimits};
 pub use script::{CallAborted, Interpreter, ScriptFailure, ScriptHost, ScriptLimits};
+pub use session::ConnectionLimits;
 pub use store::{
     ClientConnection, Expiry, LockClaim, NodeAddress, RedisCaller, RedisChange, RedisCommitted, RedisCondition,
     RedisEntry, RedisFound, RedisIdentity, RedisPage, RedisStore, RedisStoreError, RedisTxn, RedisWrite,

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, thread, time::Duration};
 
 use tokio::task::spawn_blocking;
 
-use crate::{RequestLimits, ScriptLimits};
+use crate::{ConnectionLimits, RequestLimits, ScriptLimits};
 
 /// Settings, limits, and the inputs from outside: the time and a seed.
 #[derive(Clone)]
@@ -19,6 +19,8 @@ pub struct RedisOptions {
     pub request_limits: RequestLimits,
     /// The limits of a script.
     pub script_limits: ScriptLimits,
+    /// The limits of what one connection has the node keep.
+    pub connection_limits: ConnectionLimits,
     /// Maximum number of bytes of all requests that have not arrived completely or are not answered, with what connections have the node
     /// keep (queued commands, watched keys, subscriptions), beyond the first 4 KiB of each connection.
     pub requests_bytes_max: usize,
@@ -44,6 +46,35 @@ pub struct RedisOptions {
     pub scripts_in_place: bool,
 }
 
+/// The limits that a simulation draws. A real node has [`Self::REAL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RedisLimits {
+    /// See [`RedisOptions::requests_bytes_max`].
+    pub requests_bytes: usize,
+    /// See [`RedisOptions::replies_bytes_max`].
+    pub replies_bytes: usize,
+    /// See [`RedisOptions::connection_replies_bytes_max`].
+    pub connection_replies_bytes: usize,
+    /// See [`RedisOptions::connection_limits`].
+    pub connection: ConnectionLimits,
+}
+
+impl RedisLimits {
+    /// The limits of every real node.
+    pub const REAL: Self = Self {
+        requests_bytes: 48 << 20,
+        replies_bytes: 48 << 20,
+        connection_replies_bytes: 1 << 20,
+        connection: ConnectionLimits::REAL,
+    };
+}
+
+impl Default for RedisLimits {
+    fn default() -> Self {
+        Self::REAL
+    }
+}
+
 /// Runs work on another thread. Work that is dropped is noticed.
 pub type RunApart = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
@@ -56,10 +87,11 @@ impl RedisOptions {
             master_names: vec!["mymaster".to_owned(), "lockkeeper".to_owned()],
             request_limits: RequestLimits::default(),
             script_limits: ScriptLimits::default(),
-            requests_bytes_max: 48 << 20,
+            connection_limits: RedisLimits::REAL.connection,
 
-            replies_bytes_max: 48 << 20,
-            connection_replies_bytes_max: 1 << 20,
+            requests_bytes_max: RedisLimits::REAL.requests_bytes,
+            replies_bytes_max: RedisLimits::REAL.replies_bytes,
+            connection_replies_bytes_max: RedisLimits::REAL.connection_replies_bytes,
             arrival_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(30),
             // Clients wait for as long as 5 s, and an answer that comes with their timeout is none.
@@ -70,6 +102,18 @@ impl RedisOptions {
             scripts_max: thread::available_parallelism().map_or(2, usize::from).clamp(2, 16),
             run_apart: Arc::new(|work| drop(spawn_blocking(work))),
             scripts_in_place: false,
+        }
+    }
+
+    /// The same with these limits.
+    pub fn with_limits(self, limits: RedisLimits) -> Self {
+        let RedisLimits { requests_bytes, replies_bytes, connection_replies_bytes, connection } = limits;
+        Self {
+            requests_bytes_max: requests_bytes,
+            replies_bytes_max: replies_bytes,
+            connection_replies_bytes_max: connection_replies_bytes,
+            connection_limits: connection,
+            ..self
         }
     }
 }

@@ -11,11 +11,13 @@
 //! | `services` | what is served, with the layers around it |
 //! | `ports` | at which port it is served |
 //! | `supported` | which cluster versions the program supports |
+//! | `limits` | the limits of what clients may have under way |
 //! | `duties` | what a node does besides serving |
 //! | `ending` | how it ends in order |
 
 mod duties;
 mod ending;
+mod limits;
 mod opening;
 mod ports;
 mod prepared;
@@ -54,15 +56,24 @@ use lockkeeper_transport::{
     tls::{Tls, TlsConnector},
 };
 
-use self::{opening::DataDirectory, replication::Replication, services::Services};
 pub use self::{
+    limits::NodeLimits,
     serve_error::{Remedy, ServeError},
     supported::supported_versions,
 };
+use self::{opening::DataDirectory, replication::Replication, services::Services};
 use super::{
     descriptors::{FurtherPorts, Places},
     joining,
 };
+pub use super::{
+    service::{LongReadLimits, WaitLimits},
+    unread::UnreadAnswerLimits,
+    v1::PipelineLimits,
+};
+pub use lockkeeper_dynamodb::DynamoLimits;
+pub use lockkeeper_redis::{ConnectionLimits, RedisLimits};
+pub use lockkeeper_zookeeper::ZookeeperLimits;
 
 /// The parts that every node has. A simulation replaces most of them.
 #[derive(Debug)]
@@ -96,6 +107,8 @@ pub struct Parts<L, C, S> {
 pub struct FurtherParts<L> {
     /// The limits of the table while it leads, in place of those of the configuration: for a simulation that reaches them.
     pub limits: Option<Limits>,
+    /// The limits of what its clients may have under way: the default, except in a simulation that reaches them.
+    pub node_limits: NodeLimits,
     /// The listener for DynamoDB's API, if it is served.
     pub dynamodb: Option<L>,
     /// The listener for etcd's API, if it is served.
@@ -122,6 +135,7 @@ impl<L> Default for FurtherParts<L> {
     fn default() -> Self {
         Self {
             limits: None,
+            node_limits: NodeLimits::default(),
             dynamodb: None,
             etcd: None,
             redis: None,
@@ -263,6 +277,7 @@ struct Foundation<C> {
     config: Config,
     /// Written into the log while this node leads.
     limits: Limits,
+    node_limits: NodeLimits,
     connector: C,
     tls: Option<Tls>,
     environment: Environment,

@@ -46,7 +46,7 @@ use tonic::{
     codegen::{Body as HttpBody, http::HeaderMap},
 };
 
-pub(super) use self::budgets::UnreadAnswerLimits;
+pub use self::budgets::UnreadAnswerLimits;
 use self::{
     accounts::Accounts,
     budgets::{Account, ByteBudget},

@@ -15,7 +15,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 use lockkeeper_machine::{Ticket, WaitEnd};
-use lockkeeper_planted::Planted;
+use lockkeeper_planted::{NodeLimit, Planted};
 
 /// Maximum number of calls that wait for the end of one wait. A client that lost its connections needs a few: the calls on those that this
 /// node has not found broken, and the one that it made last.
@@ -24,6 +24,7 @@ pub const CALLS_PER_WAIT_MAX: usize = 16;
 /// Waiting calls, by ticket.
 #[derive(Debug)]
 pub struct WaitingCalls {
+    per_wait_max: usize,
     waiting: Mutex<HashMap<Ticket, Vec<oneshot::Sender<WaitEnd>>>>,
     // Unbounded, since `drop` cannot wait: it holds at most one message for each admitted call.
     broken: mpsc::UnboundedSender<BrokenCall>,
@@ -43,26 +44,38 @@ pub struct BrokenCall {
 
 impl Default for WaitingCalls {
     fn default() -> Self {
+        Self::new(CALLS_PER_WAIT_MAX)
+    }
+}
+
+impl WaitingCalls {
+    /// No calls yet, and up to this number of them for one wait.
+    pub(super) fn new(per_wait_max: usize) -> Self {
         let (broken, breaks) = mpsc::unbounded_channel();
         Self {
+            per_wait_max,
             waiting: Mutex::default(),
             broken,
             breaks: Mutex::new(Some(breaks)),
             times_broken_off: AtomicU64::new(0),
         }
     }
-}
 
-impl WaitingCalls {
+    /// Maximum number of calls that wait for the end of one wait.
+    pub fn per_wait_max(&self) -> usize {
+        self.per_wait_max
+    }
+
     /// Whether the client can repeat the request (`is_repeatable`) is known from the start, since the call may be dropped before anybody
-    /// looks at it. Returns `None` if [`CALLS_PER_WAIT_MAX`] calls wait for it already: these wait on.
+    /// looks at it. Returns `None` if [`per_wait_max`](Self::per_wait_max) calls wait for it already: these wait on.
     pub(super) fn begin(&self, ticket: Ticket, is_repeatable: bool) -> Option<WaitingCall> {
         let (call, end) = oneshot::channel();
         let mut waiting = self.waiting();
         let calls = waiting.entry(ticket).or_default();
-        if calls.len() >= CALLS_PER_WAIT_MAX {
+        if calls.len() >= self.per_wait_max {
             calls.retain(|call| !call.is_closed());
-            if calls.len() >= CALLS_PER_WAIT_MAX {
+            if calls.len() >= self.per_wait_max {
+                NodeLimit::CallsPerWait.note();
                 return None;
             }
         }

@@ -133,6 +133,11 @@ impl Table {
         Self { metrics, ..self }
     }
 
+    /// Lets up to this number of calls wait for the end of one wait.
+    pub fn with_calls_per_wait(self, most: usize) -> Self {
+        Self { calls: WaitingCalls::new(most), ..self }
+    }
+
     /// The metrics that it writes.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics

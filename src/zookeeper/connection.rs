@@ -16,6 +16,7 @@ use std::{
 
 use bytes::BytesMut;
 use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, Slot, TaskOrder, WriteDeadline, read_at_most};
+use lockkeeper_planted::NodeLimit;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split},
     time::{Duration, timeout},
@@ -222,6 +223,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         }
         self.held_replies.hold(self.unwritten()).map_err(|_| ClosingReason::AtOnce)?;
         let has_room = self.unwritten() < replies_bytes_max;
+        if !has_room {
+            NodeLimit::ZookeeperConnectionReplies.note();
+        }
         let frames = FrameReader { length_max: self.node.options.frame_bytes_max };
         // The requests before a frame that cannot be are answered.
         if has_room && self.take_requests(frames)? {
@@ -250,7 +254,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
             },
             read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES_MAX), if has_room => match read {
                 Ok(bytes) if bytes > 0 => {
-                    self.held_requests.hold(self.input.len()).map_err(|_| ClosingReason::AfterReplies)
+                    hold_requests(&mut self.held_requests, self.input.len())
                 }
                 Ok(_) | Err(_) => {
                     self.has_input_ended = true;
@@ -314,6 +318,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                         // What waits behind a slow request is memory, too.
                         // Without room, further requests wait in the client's socket, and what is here is counted as before.
                         has_room = self.held_requests.grow(ready_bytes + self.input.len()).is_ok();
+                        if !has_room {
+                            NodeLimit::ZookeeperRequests.note();
+                        }
                     }
                 }
             }
@@ -326,7 +333,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         self.out.append(&mut outgoing.into_frames());
         self.ready.drain(..answered?);
         let ready_bytes = self.ready.iter().map(BytesMut::len).sum::<usize>();
-        self.held_requests.hold(ready_bytes + self.input.len()).map_err(|_| ClosingReason::AfterReplies)
+        hold_requests(&mut self.held_requests, ready_bytes + self.input.len())
     }
 
     /// Number of bytes that wait for room in the socket.
@@ -338,6 +345,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
     fn note_written(&mut self, written: io::Result<usize>) -> Result<(), ClosingReason> {
         note_written(&mut self.out, &mut self.written, &written)
     }
+}
+
+/// Counts what has arrived and is not answered.
+fn hold_requests(held: &mut ArrivingRequest, bytes: usize) -> Result<(), ClosingReason> {
+    held.hold(bytes).map_err(|_| {
+        NodeLimit::ZookeeperRequests.note();
+        ClosingReason::AfterReplies
+    })
 }
 
 fn note_written(out: &mut Vec<u8>, written: &mut usize, taken: &io::Result<usize>) -> Result<(), ClosingReason> {

@@ -42,7 +42,7 @@ mod writes;
 
 pub use listen::ZookeeperListener;
 pub use lockkeeper_accept::Refusals;
-pub use options::ZookeeperOptions;
+pub use options::{ZookeeperLimits, ZookeeperOptions};
 pub use port::Zookeeper;
 pub use stats::ZookeeperStats;
 pub use store::{

@@ -46,6 +46,38 @@ pub struct ZookeeperOptions {
     pub words: Vec<String>,
 }
 
+/// The limits that a simulation draws. A real node has [`Self::REAL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZookeeperLimits {
+    /// See [`ZookeeperOptions::requests_bytes_max`].
+    pub requests_bytes: usize,
+    /// See [`ZookeeperOptions::replies_bytes_max`].
+    pub replies_bytes: usize,
+    /// See [`ZookeeperOptions::connection_replies_bytes_max`].
+    pub connection_replies_bytes: usize,
+    /// See [`ZookeeperOptions::connection_watches_max`].
+    pub connection_watches: usize,
+    /// See [`ZookeeperOptions::watches_bytes_max`].
+    pub watches_bytes: usize,
+}
+
+impl ZookeeperLimits {
+    /// The limits of every real node.
+    pub const REAL: Self = Self {
+        requests_bytes: 48 << 20,
+        replies_bytes: 48 << 20,
+        connection_replies_bytes: 4 << 20,
+        connection_watches: 1 << 17,
+        watches_bytes: 256 << 20,
+    };
+}
+
+impl Default for ZookeeperLimits {
+    fn default() -> Self {
+        Self::REAL
+    }
+}
+
 /// The least timeout of a session that can be configured, in milliseconds. A client that hears nothing for two thirds of it goes elsewhere.
 pub(crate) const SESSION_TIMEOUT_MS_MIN: u64 = 500;
 
@@ -64,17 +96,31 @@ impl ZookeeperOptions {
             closed_socket_grace: None,
             frame_bytes_max: 1_048_575,
 
-            requests_bytes_max: 48 << 20,
-            replies_bytes_max: 48 << 20,
-            connection_replies_bytes_max: 4 << 20,
+            requests_bytes_max: ZookeeperLimits::REAL.requests_bytes,
+            replies_bytes_max: ZookeeperLimits::REAL.replies_bytes,
+            connection_replies_bytes_max: ZookeeperLimits::REAL.connection_replies_bytes,
             connection_events_bytes_max: 4 << 20,
             events_bytes_max: 48 << 20,
-            connection_watches_max: 1 << 17,
-            watches_bytes_max: 256 << 20,
+            connection_watches_max: ZookeeperLimits::REAL.connection_watches,
+            watches_bytes_max: ZookeeperLimits::REAL.watches_bytes,
             arrival_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(10),
             connections_max: 16_384,
             words: words.map(str::to_owned).to_vec(),
+        }
+    }
+
+    /// The same with these limits.
+    pub fn with_limits(self, limits: ZookeeperLimits) -> Self {
+        let ZookeeperLimits { requests_bytes, replies_bytes, .. } = limits;
+        let ZookeeperLimits { connection_replies_bytes, connection_watches, watches_bytes, .. } = limits;
+        Self {
+            requests_bytes_max: requests_bytes,
+            replies_bytes_max: replies_bytes,
+            connection_replies_bytes_max: connection_replies_bytes,
+            connection_watches_max: connection_watches,
+            watches_bytes_max: watches_bytes,
+            ..self
         }
     }
 

@@ -22,7 +22,7 @@ use lockkeeper::{
         identity::NodeIdentity,
         log::{self, LogReader, LogStore},
         network::{Network, addresses::Addresses, versions::PeerVersions},
-        proposals::leadership::TermLeadership,
+        proposals::{leadership::TermLeadership, proposer::ProposalLimits},
         snapshot::{SnapshotFile, SnapshotStore},
         types::{self, AppendRequest, CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload, TypeConfig, Vote},
     },
@@ -171,6 +171,7 @@ impl Alone {
             acknowledgements,
             addresses: Addresses::new(members),
             silence_max: LONG,
+            proposals: ProposalLimits::REAL,
         };
         let replica = Replica::start(raft.clone(), parts, &environment, Limits::default());
         Self { replica, table, hand, disk, raft, log }

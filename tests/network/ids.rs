@@ -15,6 +15,7 @@ use lockkeeper::{
         members::{Greet, MemberError, Members},
         messages::HelloResponse,
         network::{Network, addresses::Addresses, versions::PeerVersions},
+        proposals::proposer::ProposalLimits,
         snapshot::{SnapshotFile, SnapshotStore},
     },
     table::{Applied, Inspect, MemberNode, Table},
@@ -100,7 +101,14 @@ async fn lead(disk: &Disk, gate: Arc<Gate>) -> Replica {
     };
     raft.initialize(BTreeMap::from([(1, own)])).await.expect("a new log");
     let environment = Environment::system();
-    let parts = ReplicaParts { table, versions, acknowledgements, addresses: Addresses::default(), silence_max: SOON };
+    let parts = ReplicaParts {
+        table,
+        versions,
+        acknowledgements,
+        addresses: Addresses::default(),
+        silence_max: SOON,
+        proposals: ProposalLimits::REAL,
+    };
     let replica = Replica::start(raft, parts, &environment, Limits::default());
     let mut led = replica.led();
     timeout(SOON, led.wait_for(Option::is_some)).await.expect("in time").expect("it runs");

@@ -1,7 +1,11 @@
-//! A client process that takes until it is refused: the limits of the table are reached in every run.
+//! A client process that takes until it is refused: the limits of the table are reached in every run, and those of the nodes for what is
+//! under way ([`crowd`]) in some.
 //!
 //! It takes while faults strike, when the director lets it. Then it gives all back, or its sessions expire, so that the run can ask whether
 //! the cluster serves everybody.
+
+mod crowd;
+mod refusals;
 
 use std::{
     sync::{
@@ -32,7 +36,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, transport::Channel};
 
-use crate::{clients, network};
+use crate::{clients, contenders::Contention, network};
+
+use crowd::Crowd;
+pub(crate) use refusals::RefusalJudge;
 
 const LIMIT: Duration = Duration::from_millis(900);
 /// The TTL of its sessions. If they cannot be closed, they expire this soon.
@@ -50,6 +57,8 @@ const WIDE_LOOKS: usize = 16;
 const LOOKS_AT_ALL: usize = 255;
 /// Probability that a feast is about the work of one entry of the log, percent: it takes more luck than other limits.
 const WORK: u32 = 25;
+/// Probability that it is about what is under way at one moment, percent.
+const CROWDS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of a message to a node.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -110,6 +119,9 @@ pub(crate) struct GreedyClientProcess {
     seed: u64,
     finish: CancellationToken,
     hungry: watch::Receiver<bool>,
+    refusals: Arc<RefusalJudge>,
+    /// What ZooKeeper's sessions complain to.
+    contention: Arc<Contention>,
     generation: AtomicU32,
 }
 
@@ -117,8 +129,15 @@ impl GreedyClientProcess {
     /// The name of its host.
     pub(crate) const HOST: &'static str = "greedy";
 
-    pub(crate) fn new(seats: u64, seed: u64, finish: CancellationToken, hungry: watch::Receiver<bool>) -> Self {
-        Self { seats, seed, finish, hungry, generation: AtomicU32::new(0) }
+    pub(crate) fn new(
+        seats: u64,
+        seed: u64,
+        finish: CancellationToken,
+        hungry: watch::Receiver<bool>,
+        refusals: Arc<RefusalJudge>,
+        contention: Arc<Contention>,
+    ) -> Self {
+        Self { seats, seed, finish, hungry, refusals, contention, generation: AtomicU32::new(0) }
     }
 
     /// Takes, and gives back, until the run is over.
@@ -128,7 +147,15 @@ impl GreedyClientProcess {
         let seats = 1..=self.seats;
         let clients = seats.clone().map(|seat| clients::channel(&network::seat_address(seat))).collect();
         let peers = seats.map(|seat| clients::channel(&network::peer_seat_address(seat))).collect();
-        let mut guest = Guest { clients, peers, sessions: Vec::new(), has_rushed: false, hungry: self.hungry.clone() };
+        let mut guest = Guest {
+            clients,
+            peers,
+            sessions: Vec::new(),
+            has_rushed: false,
+            hungry: self.hungry.clone(),
+            refusals: Arc::clone(&self.refusals),
+            contention: Arc::clone(&self.contention),
+        };
 
         while !self.finish.is_cancelled() {
             if !guest.is_hungry() {
@@ -136,10 +163,16 @@ impl GreedyClientProcess {
                 sleep(PAUSE).await;
                 continue;
             }
-            let is_about_work = random.random_range(0..100) < WORK;
-            let appetites = if is_about_work { &Appetite::WORK[..] } else { &Appetite::ALL[..] };
-            let appetite = *appetites.choose(&mut random).expect("it is not empty");
-            guest.feast(appetite, &mut random).await;
+            let luck = random.random_range(0..100);
+            if luck < CROWDS {
+                let crowd = *Crowd::ALL.choose(&mut random).expect("it is not empty");
+                guest.crowd(crowd, &mut random).await;
+            } else {
+                let is_about_work = luck < CROWDS + WORK;
+                let appetites = if is_about_work { &Appetite::WORK[..] } else { &Appetite::ALL[..] };
+                let appetite = *appetites.choose(&mut random).expect("it is not empty");
+                guest.feast(appetite, &mut random).await;
+            }
             sleep(PAUSE).await;
         }
         Ok(())
@@ -154,6 +187,8 @@ struct Guest {
     /// Whether entries of a rush may be left.
     has_rushed: bool,
     hungry: watch::Receiver<bool>,
+    refusals: Arc<RefusalJudge>,
+    contention: Arc<Contention>,
 }
 
 impl Guest {

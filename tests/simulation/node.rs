@@ -25,20 +25,21 @@ use lockkeeper::{
         identity::{NodeIdentity, Stage},
         snapshot::SnapshotStore,
     },
-    server::node::{FurtherParts, Parts, run},
+    server::node::{FurtherParts, NodeLimits, Parts, run},
     table::{Applied, Inspect},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;
 
 use crate::{
+    greed::RefusalJudge,
     keyspace::truth::Truth,
     log::{Disk, Log},
     network::{self, CLIENT_PORT, Gates, PEER_PORT},
     process::{Load, Longest, Machinery, Process, Sockets, sockets},
     protocols::ContendedProtocol,
     rights,
-    scarcity::Scarcity,
+    scarcity::{self, Scarcity},
     system, trace,
     trail::{self, MadeLines, TrailPlace},
 };
@@ -355,6 +356,11 @@ impl Site {
         self.scarcity.limits(&mut StdRng::seed_from_u64(self.environment.generator().random()))
     }
 
+    /// The limits of this start for what its clients may have under way.
+    fn node_limits(&self) -> NodeLimits {
+        scarcity::node_limits(&mut StdRng::seed_from_u64(self.environment.generator().random()))
+    }
+
     /// What it has counted since its first start.
     pub(crate) fn metrics(&self) -> String {
         self.environment.metrics.text(Default::default())
@@ -390,6 +396,7 @@ impl Site {
 
         let further = FurtherParts {
             limits: Some(self.limits()),
+            node_limits: self.node_limits(),
             dynamodb: Some(sockets.door(ContendedProtocol::DynamoDb.port())),
             etcd: Some(sockets.door(ContendedProtocol::Etcd.port())),
             redis: Some(sockets.door(ContendedProtocol::Redis.port())),
@@ -484,6 +491,7 @@ pub(crate) struct Ledger {
     installed: AtomicU64,
     recoveries: Mutex<BTreeMap<&'static str, u64>>,
     lines: Mutex<MadeLines>,
+    refusals: Arc<RefusalJudge>,
 }
 
 impl Ledger {
@@ -510,6 +518,11 @@ impl Ledger {
     /// The lines of the audit trails that the nodes made.
     pub(crate) fn lines(&self) -> MutexGuard<'_, MadeLines> {
         self.lines.lock().expect("nothing panics while it has the lines")
+    }
+
+    /// The judge of what the nodes' limits have refused.
+    pub(crate) fn refusals(&self) -> &Arc<RefusalJudge> {
+        &self.refusals
     }
 
     /// The history of the keyspace of the cluster that the clients used: of the first generation.
@@ -605,6 +618,7 @@ impl Inspect for Inspector {
                 .check()
                 .map_err(|broken| broken.to_string())
                 .and_then(|()| rights::check(&applied.machine))
+                .and_then(|()| self.ledger.refusals.check(&applied.machine))
         {
             self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
         }

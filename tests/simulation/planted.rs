@@ -76,7 +76,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 55] = [
+const CASES: [(Planted, Evidence); 56] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -141,6 +141,8 @@ const CASES: [(Planted, Evidence); 55] = [
     (Planted::EntryCutShort, Violated(Property::Applicable)),
     (Planted::EntriesUnderWayUncounted, Violated(Property::Bounded)),
     (Planted::RangesCostNothing, Violated(Property::Bounded)),
+    // What is told of a command that was refused.
+    (Planted::RefusedIsProposed, Error("was refused without effect, and took effect")),
     // At a limit, no node can apply the entry.
     (Planted::TxnJudgedAgain, Error("ended by itself")),
 ];

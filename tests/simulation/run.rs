@@ -248,7 +248,14 @@ impl Stage {
         let signals = Arc::new(signals);
         self.sim.host(SignalsClientProcess::HOST, move || Arc::clone(&signals).work());
         let hungry = watch::Sender::new(false);
-        let greedy = Arc::new(GreedyClientProcess::new(nodes, seed ^ 0x96ee, finish, hungry.subscribe()));
+        let greedy = Arc::new(GreedyClientProcess::new(
+            nodes,
+            seed ^ 0x96ee,
+            finish,
+            hungry.subscribe(),
+            Arc::clone(self.ledger.refusals()),
+            Arc::clone(&self.contention),
+        ));
         self.sim.host(GreedyClientProcess::HOST, move || Arc::clone(&greedy).work());
         let director = Director {
             plan: self.plan.clone(),
@@ -428,6 +435,7 @@ impl Stage {
         troubles.extend(self.rights.complaints());
         troubles.extend(self.signals.complaints());
         troubles.extend(self.keyspace.complaints(&self.ledger.truth()));
+        troubles.extend(self.ledger.refusals().complaints(&self.ledger.truth()));
         troubles.extend(ended.err().map(|error| error.to_string()));
         let history = History::read(&*lines).map_err(std::io::Error::other)?;
         let trails = self.verify_trails(&history);
@@ -473,6 +481,8 @@ impl Stage {
             .chain(self.contention.counts())
             .chain(self.rights.counts())
             .chain(self.signals.counts())
+            .chain(self.ledger.refusals().counts())
+            .chain(tally::node_limits())
             .chain(trails.iter().flat_map(TrailFindings::counts));
         let words = self.keyspace.words();
         let words = words.counts().map(|(word, count)| (format!("{}{word}", tally::WORD), count));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper::machine::Limit;
+use lockkeeper::{machine::Limit, planted::NodeLimit};
 
 use crate::keyspace::words::words;
 
@@ -33,9 +33,14 @@ words! { limit_name, LIMITS, Limit:
     Limit::TxnBytes => "txn_bytes",
 }
 
-/// The limits that runs must reach, by their names in the metrics.
+/// The limits that runs must reach, by their names in the metrics, and the limits of the nodes for what is under way.
 pub(crate) fn limits() -> impl Iterator<Item = &'static str> {
-    LIMITS.iter().copied()
+    LIMITS.iter().copied().chain(NodeLimit::ALL.map(NodeLimit::name))
+}
+
+/// How often nodes of this process have reached their limits for what is under way.
+pub(crate) fn node_limits() -> impl Iterator<Item = (String, u64)> {
+    NodeLimit::ALL.into_iter().map(|limit| (format!("{LIMIT}{}", limit.name()), limit.noted()))
 }
 
 /// The counts of all nodes.

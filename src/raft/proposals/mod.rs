@@ -26,3 +26,5 @@ pub(crate) mod renewals;
 pub(crate) mod ticker;
 mod under_way;
 pub(crate) mod version_raise;
+
+pub use under_way::LargeCommandLimits;

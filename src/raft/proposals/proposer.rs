@@ -25,14 +25,14 @@ use crate::{
     proposals::{
         last_look::{self, Unfit},
         leadership::{Led, TermLeadership},
-        under_way::{CommandLoad, CommandTurn, CommandTurns, Growth, UNITS_UNDER_WAY_MAX, UnderWay},
+        under_way::{CommandTurn, CommandTurns, Growth, LargeCommandLimits, UNITS_UNDER_WAY_MAX, UnderWay},
     },
     types::*,
 };
 use lockkeeper_environment::Environment;
 use lockkeeper_machine::{Command, CommandWork, Limits, Stamp, Time, Version, WallTime};
 use lockkeeper_metrics::{CommandStage, Metrics};
-use lockkeeper_planted::Planted;
+use lockkeeper_planted::{NodeLimit, Planted};
 use lockkeeper_table::{Deliveries, Delivery, Table, Times, codec::commands};
 use lockkeeper_transport::LogThrottle;
 
@@ -55,6 +55,54 @@ pub const BATCH_UNITS: usize = 32 * 1024;
 const IN_FLIGHT: usize = 2;
 // Fewer would leave a batch in flight half empty while large commands wait for their turn.
 const _: () = assert!(UNITS_UNDER_WAY_MAX == 2 * IN_FLIGHT * BATCH_UNITS);
+
+/// The limits of a [`Proposer`]. Only a simulation has other ones than [`Self::REAL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProposalLimits {
+    /// Commands in the queue.
+    pub queue: usize,
+    /// Places of the queue for commands that ask for nothing. Fewer than [`queue`](Self::queue).
+    pub reserved: usize,
+    /// Commands in one batch.
+    pub batch_commands: usize,
+    /// Bytes of the commands in one batch of several.
+    pub batch_bytes: usize,
+    /// Units of work of the commands in one batch of several.
+    pub batch_units: usize,
+    /// The limits for large commands.
+    pub large: LargeCommandLimits,
+}
+
+impl ProposalLimits {
+    /// The limits of every real node.
+    pub const REAL: Self = Self {
+        queue: QUEUE,
+        reserved: RESERVED,
+        batch_commands: BATCH_COMMANDS,
+        batch_bytes: BATCH_BYTES,
+        batch_units: BATCH_UNITS,
+        large: LargeCommandLimits::REAL,
+    };
+
+    /// The limit that ends a batch of this number of commands before another one, with which it would have these bytes and units.
+    fn batch_end(&self, commands: usize, bytes: usize, units: usize) -> Option<NodeLimit> {
+        if commands >= self.batch_commands {
+            Some(NodeLimit::BatchCommands)
+        } else if bytes > self.batch_bytes {
+            Some(NodeLimit::BatchBytes)
+        } else if units > self.batch_units {
+            Some(NodeLimit::BatchUnits)
+        } else {
+            None
+        }
+    }
+}
+
+impl Default for ProposalLimits {
+    fn default() -> Self {
+        Self::REAL
+    }
+}
 
 /// Why a command got no reply from the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -119,6 +167,7 @@ pub struct Proposer {
     led: Led,
     /// Tells which commands ask for more.
     table: Arc<Table>,
+    limits: ProposalLimits,
     under_way: UnderWay,
     turns: CommandTurns,
     /// Requests that were refused since the queue is full, or too many large ones wait.
@@ -134,13 +183,13 @@ impl fmt::Debug for Proposer {
 }
 
 impl Proposer {
-    pub(crate) fn new(led: Led, table: Arc<Table>) -> (Self, ProposalQueue) {
-        let (queue, intake) = mpsc::channel(QUEUE);
+    pub(crate) fn new(led: Led, table: Arc<Table>, limits: ProposalLimits) -> (Self, ProposalQueue) {
+        let (queue, proposals) = mpsc::channel(limits.queue);
         let under_way = UnderWay::default();
-        let turns = CommandTurns::default();
+        let turns = CommandTurns::new(limits.large);
         let refused = Arc::default();
         let unfit = Arc::default();
-        (Self { queue, led, table, under_way, turns, refused, unfit }, ProposalQueue(intake))
+        (Self { queue, led, table, limits, under_way, turns, refused, unfit }, ProposalQueue { proposals, limits })
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`. A large command waits for its turn for at most half of
@@ -165,18 +214,21 @@ impl Proposer {
         if term.is_some_and(|term| term != leads_in) {
             return Err(NoReply::NotLeader);
         }
-        self.ensure_admitted(&command)?;
+        self.ensure_admitted(leads_in, &command)?;
 
         // Encoded on the caller's task: all commands of the node pass through the one task that makes the batches.
         let encoded = last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
         let mut cost = self.cost(&command);
-        let load = CommandLoad::new(cost.present, encoded.len());
+        let load = self.turns.load(cost.present, encoded.len());
         let is_in_order = term.is_some();
 
         let turn = match self.turns.take(load) {
             Some(turn) => turn,
             // Those behind it are not to pass it.
-            None if is_in_order => return Err(self.refuse_large()),
+            None if is_in_order => {
+                NodeLimit::LargeInOrder.note();
+                return Err(self.refuse_large());
+            }
             None => {
                 let began = Instant::now();
                 let turn = timeout(patience / 2, self.turns.wait(load)).await;
@@ -185,7 +237,7 @@ impl Proposer {
 
                 // Others were applied meanwhile, and the leadership may be another one.
                 leads_in = self.term_led()?;
-                self.ensure_admitted(&command)?;
+                self.ensure_admitted(leads_in, &command)?;
                 cost = self.cost(&command);
                 turn
             }
@@ -200,15 +252,43 @@ impl Proposer {
             let queued = Instant::now();
             Proposal { term: leads_in, is_in_order, command: encoded, units, queued, reply, growth, turn }
         };
-        ask(&self.queue, proposal, patience).await
+        let answer = ask(&self.queue, proposal, patience).await;
+        // Whatever else refuses a command does so before it is in the queue.
+        if matches!(answer, Err(NoReply::Overloaded)) {
+            NodeLimit::Queue.note();
+        }
+        answer
     }
 
     fn term_led(&self) -> Result<u64, NoReply> {
         self.led.borrow().as_ref().map(|leadership| leadership.term).ok_or(NoReply::NotLeader)
     }
 
-    fn ensure_admitted(&self, command: &Command) -> Result<(), NoReply> {
-        if self.admits(command) { Ok(()) } else { Err(NoReply::Overloaded) }
+    fn ensure_admitted(&self, term: u64, command: &Command) -> Result<(), NoReply> {
+        if self.admits(command) {
+            return Ok(());
+        }
+        if Planted::RefusedIsProposed.is_on() {
+            self.propose_refused(term, command);
+        }
+        Err(NoReply::Overloaded)
+    }
+
+    /// What [`Planted::RefusedIsProposed`] does.
+    fn propose_refused(&self, term: u64, command: &Command) {
+        let Ok(encoded) = last_look::look(command, &self.unfit) else { return };
+        let proposal = Proposal {
+            term,
+            is_in_order: true,
+            command: encoded,
+            units: self.cost(command).units,
+            queued: Instant::now(),
+            reply: oneshot::channel().0,
+            growth: self.under_way.add(command.growth()),
+            turn: CommandTurn::default(),
+        };
+        let queue = self.queue.clone();
+        tokio::spawn(async move { queue.send(proposal).await });
     }
 
     /// Refuses a large command that has waited too long for its turn, or has no place to wait.
@@ -246,7 +326,7 @@ impl Proposer {
     }
 
     fn is_nearly_full(&self) -> bool {
-        self.queue.capacity() <= RESERVED
+        self.queue.capacity() <= self.limits.reserved
     }
 
     /// The present cluster time, by the leader's clock. `None` if this node does not lead.
@@ -257,13 +337,16 @@ impl Proposer {
 
     /// Commands in the queue.
     pub(crate) fn queued(&self) -> u64 {
-        (QUEUE - self.queue.capacity()) as u64
+        (self.limits.queue - self.queue.capacity()) as u64
     }
 
     /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full. The caller then refuses a
     /// request, and that is logged at a limited rate.
     pub fn is_overloaded(&self) -> bool {
         let is_overloaded = self.is_nearly_full();
+        if is_overloaded {
+            NodeLimit::QueueReserved.note();
+        }
         if is_overloaded && let Some(count) = self.refused.count() {
             tracing::warn!(count, queued = self.queued(), "requests were refused: the queue of commands is full");
         }
@@ -293,13 +376,16 @@ pub(crate) async fn ask<Q, T>(
 }
 
 /// The receiving end of a [`Proposer`]'s queue.
-pub(crate) struct ProposalQueue(mpsc::Receiver<Proposal>);
+pub(crate) struct ProposalQueue {
+    proposals: mpsc::Receiver<Proposal>,
+    limits: ProposalLimits,
+}
 
 #[cfg(test)]
 impl ProposalQueue {
     /// The next proposal, for tests with a log of their own.
     pub(crate) async fn next(&mut self) -> Option<(Command, ReplySender<Delivery>)> {
-        let Proposal { command, reply, .. } = self.0.recv().await?;
+        let Proposal { command, reply, .. } = self.proposals.recv().await?;
         Some((commands::decode_command(command).expect("it was encoded here"), reply))
     }
 }
@@ -311,7 +397,7 @@ pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
     loop {
         // Acquired first: commands that arrive while all places are taken join the next batch.
         let permit = Arc::clone(&in_flight).acquire_owned().await.expect("the semaphore is never closed");
-        let Some(proposals) = next_batch(&mut intake.0, &mut over).await else { return };
+        let Some(proposals) = next_batch(&mut intake, &mut over).await else { return };
 
         let leadership = led.borrow().clone();
         let Some(leadership) = leadership else {
@@ -336,15 +422,16 @@ pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
 
 /// The next batch: the queued commands, at least one, up to a batch's limits. `over` is the command that did not fit into the previous
 /// one.
-async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Proposal>) -> Option<Vec<Proposal>> {
+async fn next_batch(intake: &mut ProposalQueue, over: &mut Option<Proposal>) -> Option<Vec<Proposal>> {
+    let ProposalQueue { proposals, limits } = intake;
     let mut batch = Vec::new();
     let mut bytes = 0;
     let mut units = 0;
     loop {
         let proposal = match over.take() {
             Some(proposal) => proposal,
-            None if batch.is_empty() => intake.recv().await?,
-            None => match intake.try_recv() {
+            None if batch.is_empty() => proposals.recv().await?,
+            None => match proposals.try_recv() {
                 Ok(proposal) => proposal,
                 Err(_) => return Some(batch),
             },
@@ -357,8 +444,10 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
 
         bytes += proposal.command.len();
         units += proposal.units;
-        let is_large = bytes > BATCH_BYTES || units > BATCH_UNITS;
-        if batch.len() == BATCH_COMMANDS || (is_large && !batch.is_empty()) {
+        if !batch.is_empty()
+            && let Some(limit) = limits.batch_end(batch.len(), bytes, units)
+        {
+            limit.note();
             *over = Some(proposal);
             return Some(batch);
         }

@@ -175,11 +175,12 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::proposals::proposer::ProposalLimits;
 
     #[tokio::test(start_paused = true)]
     async fn renewals_that_cannot_be_served_get_an_error() {
         let (_leadership, led) = watch::channel(None);
-        let (proposer, _proposals) = Proposer::new(led, Arc::default());
+        let (proposer, _proposals) = Proposer::new(led, Arc::default(), ProposalLimits::REAL);
         let (renewals, intake) = Renewals::new();
         let patience = Duration::from_secs(1);
         assert!(

@@ -101,7 +101,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::proposals::proposer::ProposalQueue;
+    use crate::proposals::proposer::{ProposalLimits, ProposalQueue};
     use lockkeeper_environment::Environment;
     use lockkeeper_machine::{Label, Limits, SessionId, Stamp, Time, Ttl, WallTime};
     use lockkeeper_table::{Batch, Delivery, EntryId};
@@ -122,7 +122,7 @@ mod tests {
         fn start() -> Self {
             let leadership = Arc::new(TermLeadership::new(1, Stamp(0), Environment::system()));
             let (sender, led) = watch::channel(Some(Arc::clone(&leadership)));
-            let (proposer, intake) = Proposer::new(led.clone(), Arc::default());
+            let (proposer, intake) = Proposer::new(led.clone(), Arc::default(), ProposalLimits::REAL);
             let table = Arc::new(Table::default());
             let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(3_600_000).expect("in bounds"));
             apply(&table, 1, Stamp(0), Command::Open { session: SessionId(1), ttl, label, address: None, owner: None });

@@ -15,7 +15,7 @@ use std::sync::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use lockkeeper_planted::Planted;
+use lockkeeper_planted::{NodeLimit, Planted};
 
 /// Units of work of the large commands under way, at the most: two batches in flight, and two that wait for them. A command that is more
 /// work has its turn alone.
@@ -30,6 +30,38 @@ const SMALL_BYTES: usize = 64 * 1024;
 const PLACES: usize = 4096;
 /// A command that waits takes a place, and one more for so many bytes of its own: 64 MiB in all.
 const BYTES_PER_PLACE: usize = 16 * 1024;
+
+/// The limits for large commands. Only a simulation has other ones than [`Self::REAL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LargeCommandLimits {
+    /// A command that is more units of work than this is large.
+    pub small_units: usize,
+    /// A command that has more bytes than this is large.
+    pub small_bytes: usize,
+    /// Units of work of the large commands under way.
+    pub units_under_way: usize,
+    /// Bytes of the large commands under way.
+    pub bytes_under_way: usize,
+    /// Places for commands that wait for their turn.
+    pub places: usize,
+}
+
+impl LargeCommandLimits {
+    /// The limits of every real node.
+    pub const REAL: Self = Self {
+        small_units: SMALL_UNITS,
+        small_bytes: SMALL_BYTES,
+        units_under_way: UNITS_UNDER_WAY_MAX,
+        bytes_under_way: BYTES_UNDER_WAY_MAX,
+        places: PLACES,
+    };
+}
+
+impl Default for LargeCommandLimits {
+    fn default() -> Self {
+        Self::REAL
+    }
+}
 
 /// The number of units of work by which commands that are under way may make ranges longer.
 ///
@@ -71,17 +103,6 @@ pub(super) struct CommandLoad {
 }
 
 impl CommandLoad {
-    /// That of a command with these units of work, and of these bytes in the log.
-    pub(super) fn new(units: usize, bytes: usize) -> Self {
-        let above =
-            |small: usize, amount: usize, limit: usize| if amount > small { permits(amount.min(limit)) } else { 0 };
-        Self {
-            units: above(SMALL_UNITS, units, UNITS_UNDER_WAY_MAX),
-            bytes: above(SMALL_BYTES, bytes, BYTES_UNDER_WAY_MAX),
-            places: permits((1 + bytes / BYTES_PER_PLACE).min(PLACES)),
-        }
-    }
-
     fn is_small(self) -> bool {
         (self.units == 0 && self.bytes == 0) || Planted::LargeNeedsNoTurn.is_on()
     }
@@ -94,6 +115,7 @@ fn permits(amount: usize) -> u32 {
 /// The turns of commands that are much work, or have many bytes. Clones share them.
 #[derive(Clone)]
 pub(super) struct CommandTurns {
+    limits: LargeCommandLimits,
     units: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     places: Arc<Semaphore>,
@@ -106,26 +128,43 @@ pub(super) struct CommandTurn {
     _bytes: Option<OwnedSemaphorePermit>,
 }
 
-impl Default for CommandTurns {
-    fn default() -> Self {
-        let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        Self { units: semaphore(UNITS_UNDER_WAY_MAX), bytes: semaphore(BYTES_UNDER_WAY_MAX), places: semaphore(PLACES) }
-    }
-}
-
 impl CommandTurns {
+    pub(super) fn new(limits: LargeCommandLimits) -> Self {
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        let LargeCommandLimits { units_under_way, bytes_under_way, places, .. } = limits;
+        Self { limits, units: semaphore(units_under_way), bytes: semaphore(bytes_under_way), places: semaphore(places) }
+    }
+
+    /// What a command takes that is these units of work, and has these bytes in the log.
+    pub(super) fn load(&self, units: usize, bytes: usize) -> CommandLoad {
+        let LargeCommandLimits { small_units, small_bytes, units_under_way, bytes_under_way, places } = self.limits;
+        let above =
+            |small: usize, amount: usize, limit: usize| if amount > small { permits(amount.min(limit)) } else { 0 };
+        CommandLoad {
+            units: above(small_units, units, units_under_way),
+            bytes: above(small_bytes, bytes, bytes_under_way),
+            places: permits((1 + bytes / BYTES_PER_PLACE).min(places)),
+        }
+    }
+
     /// The turn of a command, if it is small or its turn is now. Large commands that wait already come first.
     pub(super) fn take(&self, load: CommandLoad) -> Option<CommandTurn> {
         if load.is_small() {
             return Some(CommandTurn::default());
         }
-        let take = |of: &Arc<Semaphore>, permits| Arc::clone(of).try_acquire_many_owned(permits).ok();
-        Some(CommandTurn { _units: Some(take(&self.units, load.units)?), _bytes: Some(take(&self.bytes, load.bytes)?) })
+        let take = |of: &Arc<Semaphore>, permits, limit: NodeLimit| {
+            let taken = Arc::clone(of).try_acquire_many_owned(permits);
+            taken.inspect_err(|_| limit.note()).ok()
+        };
+        let units = take(&self.units, load.units, NodeLimit::LargeUnits)?;
+        let bytes = take(&self.bytes, load.bytes, NodeLimit::LargeBytes)?;
+        Some(CommandTurn { _units: Some(units), _bytes: Some(bytes) })
     }
 
     /// Waits for the turn of a command. There is none if too many wait already. Cancel safe: a command that is given up leaves its place.
     pub(super) async fn wait(&self, load: CommandLoad) -> Option<CommandTurn> {
-        let _place = Arc::clone(&self.places).try_acquire_many_owned(load.places).ok()?;
+        let place = Arc::clone(&self.places).try_acquire_many_owned(load.places);
+        let _place = place.inspect_err(|_| NodeLimit::LargePlaces.note()).ok()?;
         // Always in this order, so that two commands never wait for each other.
         let units = Arc::clone(&self.units).acquire_many_owned(load.units).await.ok()?;
         let bytes = Arc::clone(&self.bytes).acquire_many_owned(load.bytes).await.ok()?;
@@ -141,24 +180,24 @@ mod tests {
 
     #[tokio::test]
     async fn small_commands_pass_those_that_wait() {
-        let turns = CommandTurns::default();
-        let alone = turns.take(CommandLoad::new(usize::MAX, 1)).expect("the first one");
-        assert!(turns.take(CommandLoad::new(SMALL_UNITS + 1, 1)).is_none());
-        assert!(turns.take(CommandLoad::new(SMALL_UNITS, SMALL_BYTES)).is_some());
-        assert!(turns.take(CommandLoad::new(1, usize::MAX)).is_some(), "work and bytes are apart");
+        let turns = CommandTurns::new(LargeCommandLimits::REAL);
+        let alone = turns.take(turns.load(usize::MAX, 1)).expect("the first one");
+        assert!(turns.take(turns.load(SMALL_UNITS + 1, 1)).is_none());
+        assert!(turns.take(turns.load(SMALL_UNITS, SMALL_BYTES)).is_some());
+        assert!(turns.take(turns.load(1, usize::MAX)).is_some(), "work and bytes are apart");
 
         drop(alone);
-        assert!(turns.take(CommandLoad::new(SMALL_UNITS + 1, 1)).is_some());
+        assert!(turns.take(turns.load(SMALL_UNITS + 1, 1)).is_some());
     }
 
     #[tokio::test]
     async fn turns_come_in_order_and_those_that_are_given_up_are_passed_on() {
-        let turns = CommandTurns::default();
-        let half = CommandLoad::new(1, BYTES_UNDER_WAY_MAX / 2);
+        let turns = CommandTurns::new(LargeCommandLimits::REAL);
+        let half = turns.load(1, BYTES_UNDER_WAY_MAX / 2);
         let first = turns.take(half).expect("there is room");
         let _second = turns.take(half).expect("there is room");
 
-        let mut large = Box::pin(turns.wait(CommandLoad::new(1, BYTES_UNDER_WAY_MAX)));
+        let mut large = Box::pin(turns.wait(turns.load(1, BYTES_UNDER_WAY_MAX)));
         let mut next = Box::pin(turns.wait(half));
         assert!(poll!(&mut large).is_pending() && poll!(&mut next).is_pending());
         drop(first);
@@ -172,8 +211,8 @@ mod tests {
     #[tokio::test]
     async fn a_limited_number_and_a_limited_number_of_bytes_wait() {
         for (bytes, places) in [(1, PLACES), (BYTES_PER_PLACE * 64 - 1, PLACES / 64)] {
-            let turns = CommandTurns::default();
-            let load = CommandLoad::new(UNITS_UNDER_WAY_MAX, bytes);
+            let turns = CommandTurns::new(LargeCommandLimits::REAL);
+            let load = turns.load(UNITS_UNDER_WAY_MAX, bytes);
             let _alone = turns.take(load).expect("the first one");
             let mut waiting: Vec<_> = (0..places).map(|_| Box::pin(turns.wait(load))).collect();
             for wait in &mut waiting {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use lockkeeper_planted::NodeLimit;
 use tokio::time::timeout_at;
 
 use super::{
@@ -18,9 +19,6 @@ use crate::{
     signals::{self, ChannelMessage, Inbox, Outbox, Topic, WorkSteps},
     view::Stop,
 };
-
-/// Maximum number of channels and patterns of a connection.
-const TOPICS_MAX: usize = 1024;
 
 /// The name of a channel is kept this number of times: here, among the subscribers of the node, and as an entry that is renewed.
 const NAME_COPIES: usize = 3;
@@ -134,9 +132,11 @@ impl<S: RedisStore> RedisSession<S> {
             Subscriptions { topics: BTreeSet::new(), outbox, inbox }
         });
         let new: BTreeSet<_> = topics.iter().filter(|topic| !subscriptions.topics.contains(topic)).cloned().collect();
-        if subscriptions.topics.len() + new.len() > TOPICS_MAX {
+        let topics_max = self.node.options.connection_limits.topics;
+        if subscriptions.topics.len() + new.len() > topics_max {
+            NodeLimit::RedisTopics.note();
             let text = format!(
-                "ERR a connection has at most {TOPICS_MAX} subscriptions: use patterns, or several connections"
+                "ERR a connection has at most {topics_max} subscriptions: use patterns, or several connections"
             );
             self.write(&RedisReply::error(text), out);
             return Ok(());

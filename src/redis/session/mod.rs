@@ -10,6 +10,7 @@
 mod answer;
 mod channels;
 mod clients;
+mod connection_limits;
 mod hello;
 mod info;
 mod pipeline;
@@ -36,6 +37,7 @@ use crate::{
 pub(crate) use answer::Closes;
 use answer::{failure_reply, reply_to_one};
 use channels::Subscriptions;
+pub use connection_limits::ConnectionLimits;
 use pipeline::bytes_of;
 use transaction::{QueuedTransaction, WatchedKeys};
 

@@ -2,13 +2,14 @@
 
 use std::{mem, time::Duration};
 
+use lockkeeper_planted::NodeLimit;
 use tokio::{
     task::yield_now,
     time::{Instant, timeout_at},
 };
 
 use super::{
-    RedisSession,
+    ConnectionLimits, RedisSession,
     answer::{Closes, failure_reply, reply_to_one},
     scripts::FoundScripts,
 };
@@ -20,16 +21,8 @@ use crate::{
     view::Stop,
 };
 
-/// Maximum number of commands of a transaction, and their bytes.
-const QUEUED_MAX: usize = 16 << 10;
-/// Their bytes.
-const QUEUED_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of bytes of the scripts of a transaction. EVALSHA names a long one by 40 bytes, and the leader's node gets all of it.
 const SOURCE_BYTES_MAX: usize = 4 << 20;
-/// Maximum number of watched keys: the keyspace compares no more in a transaction.
-const WATCHED_MAX: usize = 256;
-/// Maximum number of bytes that they take. It is more than so many of the longest keys of the keyspace.
-const WATCHED_BYTES_MAX: usize = 1 << 20;
 
 /// A transaction that is being queued.
 #[derive(Debug, Default)]
@@ -62,13 +55,16 @@ impl WatchedKeys {
     }
 
     /// Fails if there is no room for these keys.
-    fn ensure_room(&self, new: &[Vec<u8>]) -> Result<(), Stop> {
-        if self.keys.len() + new.len() > WATCHED_MAX {
-            return Err(Stop::Refused(format!("ERR a transaction can watch at most {WATCHED_MAX} keys: watch fewer")));
+    fn ensure_room(&self, new: &[Vec<u8>], limits: &ConnectionLimits) -> Result<(), Stop> {
+        let ConnectionLimits { watched, watched_bytes: bytes_max, .. } = limits;
+        if self.keys.len() + new.len() > *watched {
+            NodeLimit::RedisWatched.note();
+            return Err(Stop::Refused(format!("ERR a transaction can watch at most {watched} keys: watch fewer")));
         }
-        if self.bytes + new.iter().map(|key| watched_bytes(key)).sum::<usize>() > WATCHED_BYTES_MAX {
+        if self.bytes + new.iter().map(|key| watched_bytes(key)).sum::<usize>() > *bytes_max {
+            NodeLimit::RedisWatchedBytes.note();
             return Err(Stop::Refused(format!(
-                "ERR the watched keys of a connection take at most {WATCHED_BYTES_MAX} bytes: watch fewer keys, or shorter ones"
+                "ERR the watched keys of a connection take at most {bytes_max} bytes: watch fewer keys, or shorter ones"
             )));
         }
         Ok(())
@@ -149,9 +145,11 @@ impl<S: RedisStore> RedisSession<S> {
         }
 
         let bytes: usize = arguments.iter().map(|argument| argument.len() + mem::size_of::<Vec<u8>>()).sum();
-        if transaction.queued.len() >= QUEUED_MAX || transaction.bytes + bytes > QUEUED_BYTES_MAX {
+        let ConnectionLimits { queued, queued_bytes, .. } = self.node.options.connection_limits;
+        if transaction.queued.len() >= queued || transaction.bytes + bytes > queued_bytes {
+            NodeLimit::RedisQueued.note();
             return self.refuse_queued(Stop::Refused(format!(
-                "ERR a transaction has at most {QUEUED_MAX} commands and {QUEUED_BYTES_MAX} bytes: make several of it"
+                "ERR a transaction has at most {queued} commands and {queued_bytes} bytes: make several of it"
             )));
         }
         transaction.bytes += bytes;
@@ -187,7 +185,7 @@ impl<S: RedisStore> RedisSession<S> {
         keys.sort();
         keys.dedup();
         keys.retain(|key| !self.watched.keys.iter().any(|(watched, _)| watched == key));
-        if let Err(stop) = self.watched.ensure_room(&keys) {
+        if let Err(stop) = self.watched.ensure_room(&keys, &self.node.options.connection_limits) {
             return Ok(Err(stop));
         }
 

@@ -16,8 +16,8 @@ use std::{collections::BTreeMap, fmt, fs, future::Future, path::Path, sync::Arc}
 
 use http::Extensions;
 use lockkeeper_dynamodb::{
-    AtEnd, DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoOptions, DynamoPage, DynamoStore,
-    DynamoStoreError, DynamoTxn, DynamoWrite, Secrets,
+    AtEnd, DynamoCaller, DynamoCommitted, DynamoEntry, DynamoLease, DynamoLimits, DynamoOptions, DynamoPage,
+    DynamoStore, DynamoStoreError, DynamoTxn, DynamoWrite, Secrets,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +28,7 @@ use lockkeeper_machine::{
     Operand, Put, PutClaim, PutLease, Relation, Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
     Version,
 };
-use lockkeeper_transport::{Listen, tls::Acceptor};
+use lockkeeper_transport::Listen;
 
 use super::{
     failure_class::FailureClass,
@@ -51,9 +51,9 @@ const READS_MAX: usize = 4;
 /// Serves the API until `stopping` is cancelled. Fails at once if the secrets cannot be read.
 pub(crate) fn serve<L: Listen>(
     config: &DynamodbConfig,
-    listener: L,
-    acceptor: Option<Acceptor>,
+    port: HttpPort<L>,
     connections_max: usize,
+    limits: DynamoLimits,
     service: Service,
     environment: &Environment,
     stopping: CancellationToken,
@@ -68,11 +68,11 @@ pub(crate) fn serve<L: Listen>(
     let options = DynamoOptions {
         secrets: secrets.clone(),
         connections_max,
-        ..DynamoOptions::new(move || clock.wall_ms(), seed)
+        ..DynamoOptions::new(move || clock.wall_ms(), seed).with_limits(limits)
     };
 
     let store = DynamoKeyspace { client: KeyspaceClient::new(service), random, proven: secrets.is_some() };
-    Ok(lockkeeper_dynamodb::serve(HttpPort { listener, acceptor }, store, options, stopping))
+    Ok(lockkeeper_dynamodb::serve(port, store, options, stopping))
 }
 
 /// Reads the access keys and their secrets: two words on each line. Blocks for a short time.

@@ -24,8 +24,8 @@ use std::{
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use lockkeeper_redis::{
     ClientConnection, Expiry, LibraryUse, LockClaim, NodeAddress, Redis, RedisCaller, RedisChange, RedisCommitted,
-    RedisCondition, RedisEntry, RedisFound, RedisIdentity, RedisListener, RedisOptions, RedisPage, RedisStore,
-    RedisStoreError, RedisTxn, RedisWrite,
+    RedisCondition, RedisEntry, RedisFound, RedisIdentity, RedisLimits, RedisListener, RedisOptions, RedisPage,
+    RedisStore, RedisStoreError, RedisTxn, RedisWrite,
 };
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::{
@@ -85,7 +85,13 @@ pub(crate) struct RedisDoor {
 
 impl RedisDoor {
     /// `address` is where clients reach this node's port, host:port.
-    pub(crate) fn new(service: Service, address: String, connections_max: usize, environment: &Environment) -> Self {
+    pub(crate) fn new(
+        service: Service,
+        address: String,
+        connections_max: usize,
+        limits: RedisLimits,
+        environment: &Environment,
+    ) -> Self {
         let clock = Arc::clone(&environment.clock);
         #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
         let seed = environment.random.bits() as u64;
@@ -105,7 +111,8 @@ impl RedisDoor {
         };
 
         let run_apart = Arc::new(run_apart);
-        let options = RedisOptions { connections_max, scripts_in_place, run_apart, ..RedisOptions::new(wall_us, seed) };
+        let options = RedisOptions::new(wall_us, seed).with_limits(limits);
+        let options = RedisOptions { connections_max, scripts_in_place, run_apart, ..options };
 
         let store =
             RedisKeyspace { client: KeyspaceClient::new(service), address: address.into(), addresses: Arc::default() };

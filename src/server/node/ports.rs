@@ -23,6 +23,7 @@ use crate::{
     connections::{Counted, CountedPort},
     console::Console,
     gate::{Gated, Hosts},
+    http_port::HttpPort,
     node_calls::{self, NodeCalls},
     v1::{identified::Identified, maintenance::Maintenance, request_sizes::request_bytes_max},
     web::{self, Web},
@@ -153,9 +154,9 @@ impl<C: Connector> RunningNode<C> {
         let Self { base, services, .. } = self;
         let serving = adapters::dynamodb::serve(
             &base.config.dynamodb,
-            self.counted(listener, CountedPort::DynamoDb),
-            acceptor,
+            HttpPort { listener: self.counted(listener, CountedPort::DynamoDb), acceptor },
             base.places.dynamodb,
+            base.node_limits.dynamodb,
             services.adapters_service.clone(),
             &base.environment,
             self.stopping.clone(),
@@ -195,7 +196,8 @@ impl<C: Connector> RunningNode<C> {
         let Self { base, services, .. } = self;
         let address = adapters::redis::address(&base.config);
         let service = services.adapters_service.clone();
-        let door = adapters::redis::RedisDoor::new(service, address, base.places.redis, &base.environment);
+        let limits = base.node_limits.redis;
+        let door = adapters::redis::RedisDoor::new(service, address, base.places.redis, limits, &base.environment);
         services.adapters_service.run_units(door.runner());
 
         let listener = self.counted(listener, CountedPort::Redis);
@@ -210,7 +212,9 @@ impl<C: Connector> RunningNode<C> {
         let Self { base, services, .. } = self;
         let service = services.adapters_service.clone();
         let config = &base.config.zookeeper;
-        let door = adapters::zookeeper::ZookeeperDoor::new(service, config, base.places.zookeeper, &base.environment);
+        let limits = base.node_limits.zookeeper;
+        let door =
+            adapters::zookeeper::ZookeeperDoor::new(service, config, base.places.zookeeper, limits, &base.environment);
 
         let listener = self.counted(listener, CountedPort::Zookeeper);
         let serving = door.serve(listener, acceptor, self.stopping.clone());

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     access::{Access, earlier::EarlierClients},
-    service::Local,
+    service::{ForwardedWaits, Local, LongReads},
 };
 
 impl<C: Connector> RunningNode<C> {
@@ -45,7 +45,8 @@ impl<C: Connector> RunningNode<C> {
     {
         let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, disk, further } =
             parts;
-        let FurtherParts { limits, tls, places, inspector, versions, replica: wanted_replica, .. } = further;
+        let FurtherParts { limits, node_limits, tls, places, inspector, versions, replica: wanted_replica, .. } =
+            further;
         let FurtherParts { dynamodb, etcd, redis, zookeeper, http, .. } = further;
         let listeners = Listeners { clients, peers, dynamodb, etcd, redis, zookeeper, http };
 
@@ -60,7 +61,19 @@ impl<C: Connector> RunningNode<C> {
         let plan = plan(&config);
 
         let limits = limits.unwrap_or_else(|| (&config.limits).into());
-        let base = Foundation { config, limits, connector, tls, environment, identity, disk, places, plan, audit };
+        let base = Foundation {
+            config,
+            limits,
+            node_limits,
+            connector,
+            tls,
+            environment,
+            identity,
+            disk,
+            places,
+            plan,
+            audit,
+        };
         let replication = Replication::start(&base, log, snapshots, versions, inspector).await?;
         let replica = replication.replica.clone();
         let members = members(&base.config, &replica, &base.identity, base.connector.clone());
@@ -78,14 +91,20 @@ impl<C: Connector> RunningNode<C> {
             access,
             metrics: base.environment.metrics.clone(),
             limits_reached: Arc::default(),
-            long_reads: Arc::default(),
-            forwarded_waits: Arc::default(),
+            long_reads: Arc::new(LongReads::new(node_limits.long_reads)),
+            forwarded_waits: Arc::new(ForwardedWaits::new(node_limits.waits.passed_on_for_one)),
             traces: traces.clone(),
             units: Arc::default(),
             span: None,
         };
-        let mut services =
-            Services::new(&base.config, local, &base.environment, base.connector.clone(), stopping.clone());
+        let mut services = Services::new(
+            &base.config,
+            node_limits,
+            local,
+            &base.environment,
+            base.connector.clone(),
+            stopping.clone(),
+        );
         services.cluster.start = base.identity.start().to_string().into();
         services.cluster.tls = base.tls.clone();
         services.cluster.comparison = Some(Arc::clone(&replication.comparison));

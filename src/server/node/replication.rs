@@ -111,6 +111,7 @@ impl<C: Connector> Replication<C> {
             acknowledgements: acknowledgements.clone(),
             addresses,
             silence_max,
+            proposals: base.node_limits.proposals,
         };
         let replica = Replica::start(raft, parts, environment, base.limits);
 
@@ -147,6 +148,7 @@ fn empty_table<C>(base: &Foundation<C>, versions: &PeerVersions, inspector: Opti
         .with_versions(Arc::clone(versions.applied()))
         .with_audit(Audit::new(base.identity.cluster_id().as_str(), base.audit.clone()))
         .with_metrics(base.environment.metrics.clone())
+        .with_calls_per_wait(base.node_limits.waits.calls_per_wait)
 }
 
 /// Restores the table from the newest snapshot.

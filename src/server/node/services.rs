@@ -6,15 +6,15 @@ use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, codegen::http, service::Routes};
 use tower::{Layer as _, Service, util::MapResponse};
 
-use super::{Config, ServeError};
+use super::{Config, NodeLimits, ServeError};
 use crate::{
     MESSAGE_BYTES_MAX,
     cluster::Cluster,
     pulse::Pulse,
     service::{Local, Service as LockService, destination::Destination, forward::DialPeer},
-    unread::{UnreadAnswerLimits, UnreadLayer},
+    unread::UnreadLayer,
     v1::{
-        Adapter, Backend,
+        Adapter, Backend, PipelineLimits,
         addressed::Addressed,
         cluster::ClusterService,
         deadlines::{Deadlines, TimedService},
@@ -45,6 +45,7 @@ pub(super) struct Services {
     pub(super) unread: UnreadLayer,
     /// Limits the unread answers at the ports of other protocols.
     pub(super) adapters_unread: UnreadLayer,
+    pipelines: PipelineLimits,
     clients: Tasks,
     adapters: Tasks,
 }
@@ -52,6 +53,7 @@ pub(super) struct Services {
 impl Services {
     pub(super) fn new<C: Connector>(
         config: &Config,
+        limits: NodeLimits,
         local: Local,
         environment: &Environment,
         connector: C,
@@ -62,7 +64,7 @@ impl Services {
             lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
         });
         let cluster_id: Arc<str> = config.cluster_id.as_str().into();
-        let service = LockService::new(local.clone(), dial, Arc::clone(&cluster_id), stopping);
+        let service = LockService::new(local.clone(), dial, Arc::clone(&cluster_id), stopping, limits.waits);
 
         let cluster = Cluster {
             cluster_id,
@@ -82,15 +84,16 @@ impl Services {
         };
 
         let adapters_service = service.with_own_connections();
-        let [unread, adapters_unread] = [(); 2].map(|()| UnreadLayer::new(UnreadAnswerLimits::CLIENTS));
+        let [unread, adapters_unread] = [(); 2].map(|()| UnreadLayer::new(limits.unread));
         let Environment { clients, adapters, .. } = environment.clone();
-        Self { local, service, adapters_service, cluster, unread, adapters_unread, clients, adapters }
+        let pipelines = limits.pipelines;
+        Self { local, service, adapters_service, cluster, unread, adapters_unread, pipelines, clients, adapters }
     }
 
     /// The routes for requests that followers forward to this node. They are executed here, or refused. All requests for the keyspace come
     /// from adapters.
     pub(super) fn for_peers(&self) -> Routes {
-        let (sessions, locks) = sessions_and_locks(self.local.clone());
+        let (sessions, locks) = sessions_and_locks(self.local.clone(), self.pipelines);
         let keyspace = KeyspaceServer::new(Adapter::new(self.local.clone()));
         let keyspace = keyspace.max_decoding_message_size(MESSAGE_BYTES_MAX);
         let cluster = ClusterServer::new(ClusterService::new(self.cluster.clone(), self.local.clone()));
@@ -118,7 +121,7 @@ impl Services {
 
     /// The routes for requests of clients. They are executed here, or forwarded.
     pub(super) fn for_clients(&self) -> Routes {
-        let (sessions, locks) = sessions_and_locks(self.service.clone());
+        let (sessions, locks) = sessions_and_locks(self.service.clone(), self.pipelines);
         Routes::default()
             .add_service(sessions)
             .add_service(locks)
@@ -132,8 +135,11 @@ impl Services {
 }
 
 /// Serves `lockkeeper.v1` on a backend.
-fn sessions_and_locks<B: Backend + Clone>(backend: B) -> (SessionsServer<Adapter<B>>, LocksServer<Adapter<B>>) {
-    let adapter = Adapter::new(backend);
+fn sessions_and_locks<B: Backend + Clone>(
+    backend: B,
+    pipelines: PipelineLimits,
+) -> (SessionsServer<Adapter<B>>, LocksServer<Adapter<B>>) {
+    let adapter = Adapter::with_limits(backend, pipelines);
     // Renewals are a stream, whose messages the port does not limit.
     let sessions = SessionsServer::new(adapter.clone()).max_decoding_message_size(SHORT_BYTES_MAX);
     (sessions, LocksServer::new(adapter).max_decoding_message_size(MESSAGE_BYTES_MAX))

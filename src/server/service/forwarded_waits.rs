@@ -12,13 +12,15 @@ use std::{
 use crate::api::{Caller, Error};
 use lockkeeper_accept::origin;
 use lockkeeper_machine::Identity;
+use lockkeeper_planted::NodeLimit;
 
 /// Maximum number of them for one identity or, without one, one host: those that two followers pass on.
-const FOR_ONE_MAX: usize = 8192;
+pub(super) const FOR_ONE_MAX: usize = 8192;
 
 /// The numbers of waits by client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ForwardedWaits {
+    for_one_max: usize,
     counts: Mutex<HashMap<WaitOwner, usize>>,
 }
 
@@ -49,13 +51,19 @@ pub(crate) struct ForwardedWait {
 }
 
 impl ForwardedWaits {
+    /// No waits yet, and up to this number of them for one client.
+    pub(crate) fn new(for_one_max: usize) -> Self {
+        Self { for_one_max, counts: Mutex::default() }
+    }
+
     /// Counts a wait of this caller. Fails if too many count already.
     pub(crate) fn begin(self: &Arc<Self>, caller: &Caller) -> Result<ForwardedWait, Error> {
         let owner = WaitOwner::from(caller);
         let mut counts = self.counts();
         let count = counts.entry(owner.clone()).or_default();
-        if *count >= FOR_ONE_MAX {
-            return Err(Error::too_many_forwarded_waits(FOR_ONE_MAX));
+        if *count >= self.for_one_max {
+            NodeLimit::ForwardedWaits.note();
+            return Err(Error::too_many_forwarded_waits(self.for_one_max));
         }
         *count += 1;
         Ok(ForwardedWait { waits: Arc::clone(self), owner })
@@ -90,7 +98,7 @@ mod tests {
 
     #[test]
     fn one_client_has_its_share_of_the_places_however_it_connects() {
-        let waits = Arc::new(ForwardedWaits::default());
+        let waits = Arc::new(ForwardedWaits::new(FOR_ONE_MAX));
         let ports = (1..).take(FOR_ONE_MAX).map(|port: u16| at(&format!("10.0.0.7:{port}")));
         let mut begun: Vec<_> = ports.filter_map(|caller| waits.begin(&caller).ok()).collect();
         assert_eq!(begun.len(), FOR_ONE_MAX);

@@ -5,7 +5,7 @@
 //! nodes. The next page may show a later revision.
 //!
 //! A read of a range may visit many keys that it does not show, because they had no entry at an earlier revision or their lease is over. It
-//! yields after each [`VISITS_PER_TURN`], and only one read at a time goes on beyond that ([`LongReads`]).
+//! yields after each thousand, and only one read at a time goes on beyond that ([`LongReads`]).
 
 use std::{future::ready, iter::from_fn, sync::Arc, task::Poll};
 
@@ -14,7 +14,7 @@ use tokio::task::yield_now;
 
 use super::{
     local::{Local, Serve, page_size},
-    long_reads::{LongReads, ReadTurn, VISITS_PER_TURN},
+    long_reads::{LongReads, ReadTurn},
 };
 use crate::{
     api::{Caller, Error, FailureReason, Retry, requests::*},
@@ -309,7 +309,7 @@ impl<'a> Turns<'a> {
     /// Counts a visit. Fails if too many long reads are under way.
     async fn visit(&mut self) -> Result<(), Error> {
         self.visited += 1;
-        if self.visited.is_multiple_of(VISITS_PER_TURN) {
+        if self.visited.is_multiple_of(self.long_reads.visits_per_turn()) {
             if self.turn.is_none() {
                 self.turn = Some(self.long_reads.turn(self.caller).await?);
             }
@@ -379,7 +379,7 @@ impl PageRoom {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::*;
+    use super::{super::long_reads::VISITS_PER_TURN, *};
 
     /// Visits of keys that have no entry.
     fn nothing(visits: usize) -> impl Iterator<Item = Option<(&'static Key, Arc<Entry>)>> {

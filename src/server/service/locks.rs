@@ -14,7 +14,7 @@ use crate::{
 use lockkeeper_machine::{Command, ForceRelease, LockName, Page, Released, Reply, WaitEnd};
 use lockkeeper_metrics::WaitOutcome;
 use lockkeeper_proto::v1;
-use lockkeeper_table::{Applied, Delivery, calls::CALLS_PER_WAIT_MAX};
+use lockkeeper_table::{Applied, Delivery};
 
 /// Maximum number of locks in one page of a list, and of holders and of waiters in one page of a lock.
 const PAGE_MAX: usize = 1000;
@@ -65,7 +65,7 @@ impl Serve for AcquireLocks {
                 }
                 acquired(end?)?
             }
-            (Reply::Queued(_), None) => return Err(Error::too_many_calls(CALLS_PER_WAIT_MAX)),
+            (Reply::Queued(_), None) => return Err(Error::too_many_calls(node.replica.table().calls().per_wait_max())),
             (other, _) => return Err(Error::unexpected(other)),
         };
 

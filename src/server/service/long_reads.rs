@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::api::{Caller, Error};
 use lockkeeper_accept::origin;
 use lockkeeper_machine::Identity;
+use lockkeeper_planted::NodeLimit;
 use lockkeeper_raft::NoReply;
 
 /// Maximum number of reads that have a place: the one that goes on, and those that wait for it. Each keeps an old copy of the table alive.
@@ -22,9 +23,30 @@ pub(super) const LONG_READS_MAX: usize = 64;
 /// Number of keys, sessions or places in queues that a read visits before it yields, and without a turn. It takes less than a millisecond.
 pub(super) const VISITS_PER_TURN: usize = 1000;
 
+/// The limits of reads that visit much. Only a simulation has other ones than [`Self::REAL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LongReadLimits {
+    /// Reads that have a place.
+    pub reads: usize,
+    /// What a read visits before it yields, and without a turn.
+    pub visits_per_turn: usize,
+}
+
+impl LongReadLimits {
+    /// The limits of every real node.
+    pub const REAL: Self = Self { reads: LONG_READS_MAX, visits_per_turn: VISITS_PER_TURN };
+}
+
+impl Default for LongReadLimits {
+    fn default() -> Self {
+        Self::REAL
+    }
+}
+
 /// The turns of reads that visit much, or of answers that are large.
 #[derive(Debug)]
 pub(crate) struct LongReads {
+    limits: LongReadLimits,
     /// Number of them that go on at the same time.
     at_once: usize,
     queue: Mutex<LongReadQueue>,
@@ -32,7 +54,7 @@ pub(crate) struct LongReads {
 
 impl Default for LongReads {
     fn default() -> Self {
-        Self::at_once(1)
+        Self::new(LongReadLimits::REAL)
     }
 }
 
@@ -69,14 +91,24 @@ impl From<&Caller> for ReadOwner {
 }
 
 impl LongReads {
+    /// Turns one after the other.
+    pub(crate) fn new(limits: LongReadLimits) -> Self {
+        Self { limits, at_once: 1, queue: Mutex::default() }
+    }
+
     /// Turns for this number at the same time.
     pub(crate) fn at_once(at_once: usize) -> Self {
-        Self { at_once, queue: Mutex::default() }
+        Self { at_once, ..Self::default() }
+    }
+
+    /// What a read visits before it yields, and without a turn.
+    pub(super) fn visits_per_turn(&self) -> usize {
+        self.limits.visits_per_turn
     }
 
     /// Waits for a turn, unless this number of visits needs none.
     pub(super) async fn turn_for(self: &Arc<Self>, caller: &Caller, visits: usize) -> Result<Option<ReadTurn>, Error> {
-        if visits <= VISITS_PER_TURN {
+        if visits <= self.limits.visits_per_turn {
             return Ok(None);
         }
         self.turn(caller).await.map(Some)
@@ -90,7 +122,7 @@ impl LongReads {
                 queue.under_way += 1;
                 return Ok(ReadTurn(Arc::clone(self)));
             }
-            queue.enqueue(ReadOwner::from(caller))
+            queue.enqueue(ReadOwner::from(caller), self.limits.reads)
         };
 
         let overloaded = || Error::no_reply(NoReply::Overloaded);
@@ -104,12 +136,12 @@ impl LongReads {
 }
 
 impl LongReadQueue {
-    /// Adds a read. Returns `None` if there is no place for it.
-    fn enqueue(&mut self, owner: ReadOwner) -> Option<oneshot::Receiver<ReadTurn>> {
-        if self.waiting + 1 >= LONG_READS_MAX {
+    /// Adds a read, if there is a place for it among this number of them.
+    fn enqueue(&mut self, owner: ReadOwner, reads_max: usize) -> Option<oneshot::Receiver<ReadTurn>> {
+        if self.waiting + 1 >= reads_max {
             self.forget_broken();
         }
-        if self.waiting + 1 >= LONG_READS_MAX {
+        if self.waiting + 1 >= reads_max {
             self.evict_for(&owner)?;
         }
 
@@ -128,10 +160,12 @@ impl LongReadQueue {
         let (_, reads) = self.owners.iter_mut().max_by_key(|(_, reads)| reads.len())?;
         // With one read more, the newcomer would have as many as the other has then.
         if reads.len() <= has + 1 {
+            NodeLimit::LongReads.note();
             return None;
         }
 
         reads.pop_back()?;
+        NodeLimit::LongReadsGaveWay.note();
         self.waiting -= 1;
         Some(())
     }

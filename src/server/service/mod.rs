@@ -34,6 +34,7 @@ mod members;
 mod pages;
 mod patience;
 mod sessions;
+mod wait_limits;
 pub(crate) mod waiting;
 mod watch;
 mod watch_entries;
@@ -50,9 +51,12 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::browse::Browse;
 use self::forward::{DialPeer, Forwarder, KnownLeader, Lane};
+pub(crate) use self::forwarded_waits::ForwardedWaits;
 use self::local::until_error;
 pub(crate) use self::local::{Local, Serve, UnitRunner};
+pub use self::long_reads::LongReadLimits;
 pub(crate) use self::long_reads::{LongReads, ReadTurn};
+pub use self::wait_limits::WaitLimits;
 use super::{
     access::{Access, guard::Guarded},
     api::{
@@ -62,13 +66,13 @@ use super::{
     wire::{Form, status::outcome},
 };
 use lockkeeper_machine::Revision;
+use lockkeeper_planted::NodeLimit;
 use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_proto::v1::StatusResponse;
 use lockkeeper_raft::Replica;
 use lockkeeper_redis::LibraryUse;
 use lockkeeper_table::MemberNode;
 use lockkeeper_traces::{Origin, Traces};
-use lockkeeper_transport::Settings;
 
 /// Wakes the watches of locks that the applier leaves to this task. Ends when the replica is gone.
 pub(crate) async fn dispatch_watches(replica: Replica) {
@@ -82,12 +86,6 @@ pub(crate) async fn dispatch_entry_watches(replica: Replica) {
 
 /// A stream of replies.
 pub(crate) type ReplyStream<T> = BoxStream<'static, Result<Form<T>, Error>>;
-
-/// Maximum number of waiting acquires that a follower forwards. Further ones are refused with the leader's name, so that their clients can
-/// wait there.
-const WAITS_FORWARDED_MAX: usize = 4096;
-// All of them fit on the connection to the leader.
-const _: () = assert!(WAITS_FORWARDED_MAX < Settings::PEERS.calls_max as usize);
 
 /// What a caller is told whose token was withdrawn while it waited, if the end of the wait is not known.
 const WAIT_NOT_ENDED: &str = "the token or the certificate of this call counts no more, and its wait may go on for some seconds: repeat \
@@ -104,6 +102,7 @@ pub(crate) struct Service {
     stopping: CancellationToken,
     /// A permit for each waiting acquire that is forwarded.
     waits: Arc<Semaphore>,
+    limits: WaitLimits,
 }
 
 /// The place where a request is executed.
@@ -114,16 +113,22 @@ enum Route {
 
 impl Service {
     /// Refuses new requests once `stopping` is cancelled.
-    pub(crate) fn new(local: Local, dial: DialPeer, cluster_id: Arc<str>, stopping: CancellationToken) -> Self {
+    pub(crate) fn new(
+        local: Local,
+        dial: DialPeer,
+        cluster_id: Arc<str>,
+        stopping: CancellationToken,
+        limits: WaitLimits,
+    ) -> Self {
         let forwarder = Forwarder::new(local.replica.clone(), dial, cluster_id);
-        Self { local, forwarder, stopping, waits: Arc::new(Semaphore::new(WAITS_FORWARDED_MAX)) }
+        Self { local, forwarder, stopping, waits: Arc::new(Semaphore::new(limits.passed_on)), limits }
     }
 
     /// Returns the same service with connections of its own to the leader, and its own limit of what it forwards.
     pub(crate) fn with_own_connections(&self) -> Self {
-        let Self { local, stopping, .. } = self.clone();
+        let Self { local, stopping, limits, .. } = self.clone();
         let Forwarder { dial, cluster_id, .. } = self.forwarder.clone();
-        Self::new(local, dial, cluster_id, stopping)
+        Self::new(local, dial, cluster_id, stopping, limits)
     }
 
     /// Answers a request. An acquire that waits is answered when its wait ends. Dropping the future breaks the wait off: see [`waiting`].
@@ -179,7 +184,8 @@ impl Service {
         let may_wait = C::may_wait(&request);
         // At the leader itself, the table limits the waiting acquires.
         let _permit = if may_wait && !self.replica().leads() {
-            Some(self.waits.try_acquire().map_err(|_| Error::too_many_waits(WAITS_FORWARDED_MAX))?)
+            let permit = self.waits.try_acquire().inspect_err(|_| NodeLimit::WaitsPassedOn.note());
+            Some(permit.map_err(|_| Error::too_many_waits(self.limits.passed_on))?)
         } else {
             None
         };

@@ -6,7 +6,6 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     local::{Local, Serve, page_size},
-    long_reads::VISITS_PER_TURN,
     patience::PATIENCE,
 };
 use crate::{
@@ -136,7 +135,7 @@ async fn own_sessions(
     let (machine, index) = node.frozen(request.stale).await?;
     let visited = || machine.sessions_up_to(request.after, request.last);
     // The view of a single session needs no turn, however many there are.
-    let _turn = node.long_reads.turn_for(caller, visited().take(VISITS_PER_TURN + 1).count()).await?;
+    let _turn = node.long_reads.turn_for(caller, visited().take(node.long_reads.visits_per_turn() + 1).count()).await?;
 
     let (sessions, more_after) = page_of_own(visited().take(VISITED_MAX), VISITED_MAX, caller.identity.as_ref(), size);
     Ok(Form::Typed(ListedSessions { sessions, more_after, index }))

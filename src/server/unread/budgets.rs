@@ -9,28 +9,29 @@ use std::{
 };
 
 use super::CHUNK;
+use lockkeeper_planted::NodeLimit;
 
 /// Number of bytes that a connection may have waiting even if the other budgets are used up.
 const LITTLE: usize = 2 * CHUNK;
 
-/// How many bytes may wait for clients, and for how long.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UnreadAnswerLimits {
+/// How many bytes may wait for clients, and for how long. Only a simulation has other limits than [`Self::CLIENTS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnreadAnswerLimits {
     /// Bytes on one connection.
-    pub(crate) connection: usize,
+    pub connection: usize,
     /// Bytes for all connections from one address.
-    pub(crate) address: usize,
+    pub address: usize,
     /// Bytes for all clients.
-    pub(crate) node: usize,
+    pub node: usize,
     /// How long a stream may go without being read.
-    pub(crate) patience: Duration,
+    pub patience: Duration,
     /// How long a connection may go without being read, if something waits for it.
-    pub(crate) connection_patience: Duration,
+    pub connection_patience: Duration,
 }
 
 impl UnreadAnswerLimits {
     /// The limits for clients. A connection may have sixteen of the largest list pages waiting.
-    pub(crate) const CLIENTS: Self = Self {
+    pub const CLIENTS: Self = Self {
         connection: 4 << 20,
         address: 16 << 20,
         node: 32 << 20,
@@ -38,6 +39,15 @@ impl UnreadAnswerLimits {
         connection_patience: Duration::from_secs(60),
     };
 }
+
+impl Default for UnreadAnswerLimits {
+    fn default() -> Self {
+        Self::CLIENTS
+    }
+}
+
+/// The budgets of an account, in their order.
+const BUDGETS: [NodeLimit; 3] = [NodeLimit::UnreadOfConnection, NodeLimit::UnreadOfAddress, NodeLimit::UnreadOfNode];
 
 /// A number of bytes that wait, and their limit.
 #[derive(Debug)]
@@ -109,6 +119,7 @@ impl Account {
         }
         for (at, budget) in self.budgets.iter().enumerate() {
             if !budget.take(bytes, times) {
+                BUDGETS[at].note();
                 self.budgets[..at].iter().for_each(|taken| taken.give_back(bytes));
                 return Err(budget);
             }

@@ -33,6 +33,7 @@ use futures::{
 use http::{Extensions, HeaderMap};
 use tonic::{Request, Response, Status, Streaming};
 
+pub use self::pipeline::PipelineLimits;
 use self::{pipeline::RequestMemory, unreadable::explained};
 use super::{
     access::Access,
@@ -218,7 +219,12 @@ type StreamItem<T> = Result<Form<T>, Error>;
 
 impl<B: Backend> Adapter<B> {
     pub(crate) fn new(backend: B) -> Self {
-        Self { backend, pipelines: RequestMemory::default() }
+        Self::with_limits(backend, PipelineLimits::REAL)
+    }
+
+    /// The same with other limits of pipelines.
+    pub(crate) fn with_limits(backend: B, pipelines: PipelineLimits) -> Self {
+        Self { backend, pipelines: RequestMemory::new(pipelines) }
     }
 
     async fn call<C: Serve>(&self, request: Request<C::Message>) -> Result<Response<ReplyMessage<C>>, Status> {

@@ -21,6 +21,7 @@ use self::{
     answers::AnswerQueue,
     in_flight::{MemoryPermit, NotBegun, RequestKind, StreamRequests},
 };
+pub use self::in_flight::PipelineLimits;
 pub(super) use self::{answers::Answers, in_flight::RequestMemory};
 use super::unreadable::explained;
 use crate::{

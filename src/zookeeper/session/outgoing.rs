@@ -5,6 +5,7 @@
 //! no room in the budget ends, as one whose client does not read them.
 
 use lockkeeper_accept::ArrivingRequest;
+use lockkeeper_planted::NodeLimit;
 
 use super::ClosingReason;
 use crate::wire::{ErrorCode, JuteWriter};
@@ -30,7 +31,10 @@ impl<'a> OutgoingFrames<'a> {
     pub(super) fn count_made(&mut self, bytes: usize) -> Result<(), ClosingReason> {
         self.waiting += bytes;
         let all = self.before + self.frames.len() + self.waiting;
-        self.held.hold(all).map_err(|_| ClosingReason::AtOnce)
+        self.held.hold(all).map_err(|_| {
+            NodeLimit::ZookeeperReplies.note();
+            ClosingReason::AtOnce
+        })
     }
 
     /// Appends an answer that was counted.

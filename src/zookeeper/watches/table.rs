@@ -12,6 +12,8 @@ use std::{
     sync::Arc,
 };
 
+use lockkeeper_planted::NodeLimit;
+
 use super::above::{PathAbove, PathHasher};
 use crate::{tree::ZnodePath, wire::WatcherKind};
 
@@ -195,6 +197,7 @@ impl WatchTable {
     /// Fails if a connection may not have a further watch that takes this number of bytes.
     fn check_room(&self, own: &ConnectionWatches, bytes: usize) -> Result<(), WatchLimitReached> {
         if own.watches.len() >= self.limits.per_connection {
+            NodeLimit::ZookeeperWatches.note();
             return Err(WatchLimitReached::OfConnection);
         }
 
@@ -202,7 +205,11 @@ impl WatchTable {
         let of_others = self.granted - of_origin;
         let share_of_origin = self.limits.bytes.saturating_sub(of_others) / 2;
         let share = share_of_origin.saturating_sub(of_origin - own.granted) / 2;
-        if own.bytes + bytes <= share.max(own.granted) { Ok(()) } else { Err(WatchLimitReached::OfNode) }
+        if own.bytes + bytes > share.max(own.granted) {
+            NodeLimit::ZookeeperWatchesBytes.note();
+            return Err(WatchLimitReached::OfNode);
+        }
+        Ok(())
     }
 
     fn count_added(&mut self, connection: WatcherId, class: WatchClass, path: &ZnodePath, bytes: usize) {

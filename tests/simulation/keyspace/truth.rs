@@ -92,6 +92,16 @@ impl Truth {
         self.by_key.get(key)?.last().map(|place| &self.events[*place])
     }
 
+    /// Whether it has an event of this key.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// Whether events of it are missing.
+    pub(crate) fn has_gaps(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+
     /// The number of its events.
     pub(crate) fn len(&self) -> usize {
         self.events.len()

@@ -69,7 +69,7 @@ pub(crate) struct KeyspaceClientProcess {
 }
 
 /// What became of a request.
-pub(super) enum Outcome<T> {
+pub(crate) enum Outcome<T> {
     Answered(T),
     /// It had no effect.
     Refused(String),
@@ -408,7 +408,7 @@ impl Speaker<'_> {
 }
 
 /// What an error says of its request.
-pub(super) fn classified<T>(status: &Status) -> Outcome<T> {
+pub(crate) fn classified<T>(status: &Status) -> Outcome<T> {
     let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN);
     match info.as_ref().map(|info| info.metadata.get("retry").map_or("no", String::as_str)) {
         Some("no") => Outcome::Refused(reason(status)),

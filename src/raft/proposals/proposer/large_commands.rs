@@ -21,7 +21,7 @@ fn proposer_with_entries() -> (Proposer, ProposalQueue) {
     table.apply(EntryId { term: 1, index: 1 }, Batch { time, limits, commands: vec![puts] }, false);
 
     let leadership = Arc::new(TermLeadership::new(1, Stamp(0), Environment::system()));
-    Proposer::new(watch::channel(Some(leadership)).1, table)
+    Proposer::new(watch::channel(Some(leadership)).1, table, ProposalLimits::REAL)
 }
 
 /// Much work in a few bytes, which asks for nothing more.
@@ -61,7 +61,7 @@ async fn large_commands_wait_outside_of_the_queue_and_renewals_pass_them() {
         assert_eq!(proposer.queued(), fitting as u64 + 1);
 
         // Answered, or given up: the next one has its turn.
-        drop(intake.0.recv().await);
+        drop(intake.proposals.recv().await);
         assert!(poll!(&mut calls).is_pending());
         assert_eq!(proposer.queued(), fitting as u64 + 1);
     }

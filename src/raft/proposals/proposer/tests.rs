@@ -16,7 +16,7 @@ fn open() -> Command {
 
 #[tokio::test]
 async fn commands_that_ask_for_more_are_refused_first() {
-    let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default());
+    let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default(), ProposalLimits::REAL);
     let close = || Command::Close { session: SessionId(1), by: None, reason: None };
     let wait = |command: Command| Proposal {
         term: 1,
@@ -33,8 +33,35 @@ async fn commands_that_ask_for_more_are_refused_first() {
         proposer.queue.try_send(wait(close())).expect("there is room");
     }
     assert!(!proposer.admits(&open()) && proposer.admits(&close()));
-    intake.0.recv().await.expect("it waits");
+    intake.proposals.recv().await.expect("it waits");
     assert!(proposer.admits(&open()));
+}
+
+/// A queue of four with one reserved place, at its borders.
+#[tokio::test]
+async fn what_the_queue_refuses_is_not_proposed_later() {
+    let leadership = Arc::new(TermLeadership::new(4, Stamp(0), Environment::system()));
+    let limits = ProposalLimits { queue: 4, reserved: 1, ..ProposalLimits::REAL };
+    let (proposer, mut intake) = Proposer::new(watch::channel(Some(leadership)).1, Arc::default(), limits);
+    let patience = Duration::from_secs(60);
+    let close = || Command::Close { session: SessionId(1), by: None, reason: None };
+
+    let mut calls: Vec<_> = (0..3).map(|_| Box::pin(proposer.propose(open(), patience))).collect();
+    for call in &mut calls {
+        assert!(futures::poll!(call).is_pending());
+    }
+    assert_eq!(proposer.propose(open(), patience).await.err(), Some(NoReply::Overloaded));
+    let mut last = Box::pin(proposer.propose(close(), patience));
+    assert!(futures::poll!(&mut last).is_pending());
+    assert_eq!(proposer.propose(close(), patience).await.err(), Some(NoReply::Overloaded));
+
+    tokio::task::yield_now().await;
+    let mut proposed = Vec::new();
+    while let Some(Some((command, _))) = futures::FutureExt::now_or_never(intake.next()) {
+        proposed.push(command);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(proposed, [open(), open(), open(), close()]);
 }
 
 /// Clients of protocols that lock by writing renew and release by transactions.
@@ -60,7 +87,7 @@ async fn what_a_transaction_does_to_the_table_decides_whether_it_is_refused_firs
     let limits = Limits::default();
     table.apply(entry, Batch { time, limits, commands: vec![acquire.clone()] }, false);
 
-    let (proposer, _intake) = Proposer::new(watch::channel(None).1, table);
+    let (proposer, _intake) = Proposer::new(watch::channel(None).1, table, ProposalLimits::REAL);
     for _ in 0..QUEUE - RESERVED {
         assert!(proposer.admits(&acquire));
         let (reply, _) = oneshot::channel();
@@ -87,7 +114,7 @@ async fn what_a_transaction_does_to_the_table_decides_whether_it_is_refused_firs
 /// A command of a few bytes may visit thousands of entries.
 #[tokio::test]
 async fn a_batch_has_a_limit_of_work() {
-    let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default());
+    let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default(), ProposalLimits::REAL);
     let mut callers = Vec::new();
     for units in [BATCH_UNITS / 2, BATCH_UNITS / 2, 1, 2 * BATCH_UNITS, 1] {
         let (reply, caller) = oneshot::channel();
@@ -101,7 +128,7 @@ async fn a_batch_has_a_limit_of_work() {
     }
     let mut over = None;
     for expected in [2, 1, 1, 1] {
-        let batch = next_batch(&mut intake.0, &mut over).await.expect("some wait");
+        let batch = next_batch(&mut intake, &mut over).await.expect("some wait");
         assert_eq!(batch.len(), expected);
     }
 }
@@ -132,12 +159,12 @@ async fn a_command_for_another_term_is_not_proposed() {
     let environment = Environment::system();
     let leadership = Arc::new(TermLeadership::new(4, Stamp(0), environment));
     let (_lead, led) = watch::channel(Some(leadership));
-    let (proposer, mut intake) = Proposer::new(led, Arc::default());
+    let (proposer, mut intake) = Proposer::new(led, Arc::default(), ProposalLimits::REAL);
     let early = proposer.propose_in(Some(2), open(), Duration::from_secs(1)).await;
     assert_eq!(early.err(), Some(NoReply::NotLeader));
     let present = proposer.propose_in(Some(4), open(), Duration::ZERO).await;
     assert_eq!(present.err(), Some(NoReply::Unknown), "it waits in the queue");
-    assert_eq!(intake.0.try_recv().map(|proposal| proposal.term), Ok(4));
+    assert_eq!(intake.proposals.try_recv().map(|proposal| proposal.term), Ok(4));
 }
 
 /// What was proposed behind it would take effect without it.
@@ -145,12 +172,12 @@ async fn a_command_for_another_term_is_not_proposed() {
 async fn a_command_in_an_order_stays_when_its_caller_goes_away() {
     let leadership = Arc::new(TermLeadership::new(4, Stamp(0), Environment::system()));
     let (_lead, led) = watch::channel(Some(leadership));
-    let (proposer, mut intake) = Proposer::new(led, Arc::default());
+    let (proposer, mut intake) = Proposer::new(led, Arc::default(), ProposalLimits::REAL);
     for term in [None, Some(4), None] {
         let gone = proposer.propose_in(term, open(), Duration::ZERO).await;
         assert_eq!(gone.err(), Some(NoReply::Unknown));
     }
-    let batch = next_batch(&mut intake.0, &mut None).await.expect("one has stayed");
+    let batch = next_batch(&mut intake, &mut None).await.expect("one has stayed");
     assert_eq!(batch.iter().map(|proposal| proposal.is_in_order).collect::<Vec<_>>(), [true]);
 }
 
@@ -160,7 +187,7 @@ async fn what_is_under_way_counts_for_each_range() {
     const PUTS: usize = 200;
     const RANGES: usize = 8;
     let led = Arc::new(TermLeadership::new(1, Stamp(0), Environment::system()));
-    let (proposer, mut intake) = Proposer::new(watch::channel(Some(led)).1, Arc::default());
+    let (proposer, mut intake) = Proposer::new(watch::channel(Some(led)).1, Arc::default(), ProposalLimits::REAL);
     let key = |number: usize| Key::new(format!("{number:05}").as_bytes()).expect("short");
     let put = |number| Put { key: key(number), value: Value::default(), lease: PutLease::None, claims: None };
     let txn = |then| Command::Txn(Txn::new(vec![], then, vec![]).expect("in bounds"));
@@ -175,6 +202,6 @@ async fn what_is_under_way_counts_for_each_range() {
     assert_eq!(proposer.cost(&ranges()).units, alone + RANGES * 3 * PUTS);
 
     // Answered, or given up: its entries are in the table then, or never will be.
-    drop(intake.0.recv().await);
+    drop(intake.proposals.recv().await);
     assert_eq!(proposer.cost(&ranges()).units, alone + RANGES * 2 * PUTS);
 }

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use lockkeeper_config::ZookeeperConfig;
 use lockkeeper_environment::Environment;
 use lockkeeper_transport::{Listen, tls::Acceptor};
-use lockkeeper_zookeeper::{Zookeeper, ZookeeperIdentity, ZookeeperListener, ZookeeperOptions};
+use lockkeeper_zookeeper::{Zookeeper, ZookeeperIdentity, ZookeeperLimits, ZookeeperListener, ZookeeperOptions};
 
 use self::{
     copy::NodeCopy,
@@ -54,6 +54,7 @@ impl ZookeeperDoor {
         service: Service,
         config: &ZookeeperConfig,
         connections_max: usize,
+        limits: ZookeeperLimits,
         environment: &Environment,
     ) -> Self {
         let clock = Arc::clone(&environment.clock);
@@ -68,7 +69,7 @@ impl ZookeeperDoor {
             session_timeout_ms_max: config.session_timeout_ms_max.into(),
             closed_socket_grace: (config.closed_socket_grace_ms > 0)
                 .then(|| Duration::from_millis(config.closed_socket_grace_ms.into())),
-            ..ZookeeperOptions::new(wall_ms, draw)
+            ..ZookeeperOptions::new(wall_ms, draw).with_limits(limits)
         };
 
         let (leases, due) = SessionLeases::new();

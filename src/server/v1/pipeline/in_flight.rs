@@ -33,6 +33,7 @@ use crate::{
     api::Error,
     wire::{asks_to_wait, sizes::allocated_bytes},
 };
+use lockkeeper_planted::NodeLimit;
 use lockkeeper_proto::v1::{PipelineResponse, pipeline_request::What as PipelineCall};
 
 /// Maximum number of acquires of one stream in flight that may wait. Further ones are refused.
@@ -58,35 +59,63 @@ const PLACES_AT_ONCE: usize = 16;
 /// Bytes that a request under way takes beside its task and what it has allocated, about: its places in tables, and what is boxed.
 const BESIDE_TASK_BYTES: usize = 2 << 10;
 
+/// The limits of pipelines for their requests. Only a simulation has other ones than [`Self::REAL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PipelineLimits {
+    /// Acquires of one stream that may wait.
+    pub waits: usize,
+    /// Other requests of one stream.
+    pub requests: usize,
+    /// Bytes of a request that do not count.
+    pub small_bytes: usize,
+    /// Bytes of the acquires of one stream that may wait.
+    pub waiting_bytes: usize,
+    /// Bytes of the other requests of one stream.
+    pub request_bytes: usize,
+    /// Bytes of the acquires of all streams that may wait, and as many of all other requests.
+    pub node_bytes: usize,
+}
+
+impl PipelineLimits {
+    /// The limits of every real node.
+    pub const REAL: Self = Self {
+        waits: WAITS,
+        requests: SHORT,
+        small_bytes: SMALL,
+        waiting_bytes: WAITING_BYTES,
+        request_bytes: SHORT_BYTES,
+        node_bytes: NODE_BYTES,
+    };
+}
+
+impl Default for PipelineLimits {
+    fn default() -> Self {
+        Self::REAL
+    }
+}
+
 /// The memory that the requests of all pipelines of a node may take: a permit is a byte.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestMemory {
     short: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    most: usize,
+    limits: PipelineLimits,
     tasks: ArrivingBytes,
     /// For answers that wait to be read.
     pub(super) answers: ArrivingBytes,
 }
 
-impl Default for RequestMemory {
-    fn default() -> Self {
-        Self::new(NODE_BYTES)
-    }
-}
-
 impl RequestMemory {
-    /// Memory for this number of bytes of waiting requests, and as many of others.
-    fn new(most: usize) -> Self {
-        let [short, waiting] = [(); 2].map(|()| Arc::new(Semaphore::new(most)));
+    pub(crate) fn new(limits: PipelineLimits) -> Self {
+        let [short, waiting] = [(); 2].map(|()| Arc::new(Semaphore::new(limits.node_bytes)));
         let tasks = ArrivingBytes::new(NODE_TASKS_BYTES);
         let answers = ArrivingBytes::new(NODE_ANSWERS_BYTES);
-        Self { short, waiting, most, tasks, answers }
+        Self { short, waiting, limits, tasks, answers }
     }
 
     /// A request that is larger than all of it takes all.
     fn permits(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.min(self.most)).unwrap_or(u32::MAX)
+        u32::try_from(bytes.min(self.limits.node_bytes)).unwrap_or(u32::MAX)
     }
 }
 
@@ -180,7 +209,11 @@ where
 
     /// Whether a further request may be read. Takes memory for its task, if the stream has none left.
     pub(super) fn has_room(&mut self) -> bool {
-        self.blocked.is_none() && self.short_bytes < SHORT_BYTES && self.has_place()
+        let has_bytes = self.short_bytes < self.memory.limits.request_bytes;
+        if !has_bytes {
+            NodeLimit::PipelineBytes.note();
+        }
+        self.blocked.is_none() && has_bytes && self.has_place()
     }
 
     /// Whether there is memory for the task of a further request. Without, one of those under way is answered first, so there is no need to
@@ -190,7 +223,12 @@ where
             return true;
         }
 
-        let places = SHORT.min(self.places + PLACES_AT_ONCE);
+        let most = self.memory.limits.requests;
+        if self.places >= most {
+            NodeLimit::PipelineRequests.note();
+        }
+
+        let places = most.min(self.places + PLACES_AT_ONCE);
         let has_more = places > self.places && self.tasks.grow(places * Self::TASK_BYTES).is_ok();
         if has_more {
             self.places = places;
@@ -224,9 +262,15 @@ where
     /// Begins a request, or has it wait for memory.
     pub(super) fn begin(&mut self, number: u64, asked: PipelineCall) -> Result<(), NotBegun> {
         let kind = RequestKind::from(&asked);
-        let bytes = allocated_bytes(&asked).saturating_sub(SMALL);
+        let PipelineLimits { small_bytes, waits, waiting_bytes, .. } = self.memory.limits;
+        let bytes = allocated_bytes(&asked).saturating_sub(small_bytes);
         let may_wait = kind == RequestKind::Waits;
-        if may_wait && (self.waits >= WAITS || self.waiting_bytes.saturating_add(bytes) > WAITING_BYTES) {
+        if may_wait && self.waits >= waits {
+            NodeLimit::PipelineWaits.note();
+            return Err(NotBegun::Overloaded);
+        }
+        if may_wait && self.waiting_bytes.saturating_add(bytes) > waiting_bytes {
+            NodeLimit::PipelineWaitingBytes.note();
             return Err(NotBegun::Overloaded);
         }
 
@@ -234,6 +278,9 @@ where
         let permits = self.memory.permits(bytes);
         let permit = if bytes == 0 { None } else { Arc::clone(memory).try_acquire_many_owned(permits).ok() };
         let is_blocked = bytes > 0 && permit.is_none();
+        if is_blocked {
+            NodeLimit::PipelineNodeBytes.note();
+        }
         if is_blocked && may_wait {
             return Err(NotBegun::Overloaded);
         }
@@ -369,7 +416,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_is_not_read_on_while_its_large_requests_take_too_much_memory() {
-        let memory = RequestMemory::default();
+        let memory = RequestMemory::new(PipelineLimits::REAL);
         let answers = Arc::new(Semaphore::new(0));
         let mut stream = stream(&memory, &answers);
         for number in 0..4 {
@@ -389,7 +436,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_node_s_memory_blocks_large_requests_alone_and_one_after_the_other() {
-        let memory = RequestMemory::new(LARGE);
+        let memory = RequestMemory::new(PipelineLimits { node_bytes: LARGE, ..PipelineLimits::REAL });
         let answers = Arc::new(Semaphore::new(0));
         let [mut first, mut second, mut third] = [(); 3].map(|()| stream(&memory, &answers));
         assert_eq!(first.begin(1, acquire(LARGE, None)), Ok(()));
@@ -420,7 +467,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_tasks_of_small_requests_that_are_not_answered_are_limited_for_the_node() {
-        let (memory, answers) = (RequestMemory::default(), Arc::new(Semaphore::new(0)));
+        let (memory, answers) = (RequestMemory::new(PipelineLimits::REAL), Arc::new(Semaphore::new(0)));
         let task = size_of::<Started>() + BESIDE_TASK_BYTES;
         let mut streams: Vec<_> = (0..100).map(|_| stream(&memory, &answers)).collect();
         let begun: usize = streams.iter_mut().map(fill).sum();
@@ -446,7 +493,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_without_requests_holds_no_memory_for_tasks() {
-        let (memory, answers) = (RequestMemory::default(), Arc::new(Semaphore::new(0)));
+        let (memory, answers) = (RequestMemory::new(PipelineLimits::REAL), Arc::new(Semaphore::new(0)));
         let mut idle = stream(&memory, &answers);
         assert_eq!(fill(&mut idle), SHORT);
         answers.add_permits(SHORT);
@@ -459,7 +506,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_blocked_request_can_be_cancelled() {
-        let memory = RequestMemory::new(LARGE);
+        let memory = RequestMemory::new(PipelineLimits { node_bytes: LARGE, ..PipelineLimits::REAL });
         let answers = Arc::new(Semaphore::new(0));
         let [mut first, mut second] = [(); 2].map(|()| stream(&memory, &answers));
         assert_eq!(first.begin(1, acquire(LARGE, None)), Ok(()));
@@ -473,7 +520,7 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_requests_beyond_their_memory_are_refused_and_delay_no_release() {
-        let memory = RequestMemory::default();
+        let memory = RequestMemory::new(PipelineLimits::REAL);
         let answers = Arc::new(Semaphore::new(0));
         let mut stream = stream(&memory, &answers);
         let wait = || acquire(LARGE, Some(Wait::WaitForever(true)));
