@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt, io,
+    ops::Range,
     path::Path,
     sync::{Mutex, MutexGuard},
     time::Duration,
@@ -109,12 +110,8 @@ impl RightsJudge {
 
     /// Whether all nodes have read files that were changed at this time, and what they answered before has come.
     fn has_settled(&self, changed: Duration) -> bool {
-        let now = system::elapsed();
         let last_pause = self.last_pause.lock().expect("nothing panics while it has it");
-        // Who did not stand still meanwhile has read them.
-        let has_slept =
-            last_pause.as_ref().is_some_and(|last| last.start < changed + SETTLED && now <= last.end + AWAKE);
-        now > changed + SETTLED && !has_slept
+        has_settled(changed, last_pause.as_ref(), system::elapsed())
     }
 
     /// Judges an answer to what a client asked for. While some nodes may not have read the files again, it is good if it is so by either
@@ -148,6 +145,13 @@ impl RightsJudge {
     }
 }
 
+/// The same, by the last time in which nodes stood still. The next one begins later than [`AWAKE`] after it.
+fn has_settled(changed: Duration, last_pause: Option<&Range<Duration>>, now: Duration) -> bool {
+    // Who did not stand still meanwhile has read them.
+    let has_slept = last_pause.is_some_and(|last| last.start < changed + SETTLED && now <= last.end + AWAKE);
+    now > changed + SETTLED && !has_slept
+}
+
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
@@ -165,5 +169,36 @@ impl fmt::Display for Outcome {
             Self::Refused => "refused",
             Self::Failed => "failed",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHANGED_MS: u64 = 10_000;
+
+    fn is_settled_at(now_ms: u64, last_pause_ms: Option<Range<u64>>) -> bool {
+        let last = last_pause_ms.map(|last| Duration::from_millis(last.start)..Duration::from_millis(last.end));
+        has_settled(Duration::from_millis(CHANGED_MS), last.as_ref(), Duration::from_millis(now_ms))
+    }
+
+    /// Nodes read the files each second, and one that has just changed twice.
+    #[test]
+    fn an_edition_is_in_force_once_all_nodes_that_run_have_read_it() {
+        assert!(!is_settled_at(CHANGED_MS + 1_200, None));
+        assert!(is_settled_at(CHANGED_MS + 4_001, None));
+        assert!(is_settled_at(CHANGED_MS + 4_001, Some(2_000..7_900)), "awake since long before");
+    }
+
+    /// Seed 3056: the leader stood still while the files changed, and answered a request that had waited for it by the edition from before.
+    #[test]
+    fn a_node_that_slept_through_a_change_has_a_moment_to_read_it() {
+        for pause in [9_000..15_500, 11_100..15_500] {
+            assert!(!is_settled_at(15_600, Some(pause.clone())), "{pause:?}");
+            assert!(!is_settled_at(17_500, Some(pause.clone())), "{pause:?}");
+            assert!(is_settled_at(17_501, Some(pause.clone())), "{pause:?}: no longer than that");
+        }
+        assert!(is_settled_at(15_600, Some(14_100..15_500)), "it had read them before it slept");
     }
 }
