@@ -115,6 +115,11 @@ impl Error {
     pub(crate) fn may_have_taken_effect(&self) -> bool {
         matches!(self, Self::LeaderChanged | Self::TimedOut)
     }
+
+    /// Whether it says that the caller may not ask.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Denied | Self::InvalidToken | Self::UserEmpty)
+    }
 }
 
 /// Whether an error says nothing of the request, so that it may be repeated if it may take effect twice.

@@ -10,6 +10,8 @@
 //!   written again, so that the end of the earlier request, which may be noticed late, does not delete what the later one waits for or
 //!   holds. If the key had its turn before, it has it still, and keeps it when the later request is cancelled.
 //! * **A caller keeps its place over a change of leader**: an interrupted request is repeated.
+//! * **A caller that loses its rights while it waits** has left the queue before it is refused. It believes then that it holds nothing, and
+//!   would not unlock what its key is granted later.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -46,7 +48,8 @@ pub(crate) struct QueueTurn {
 }
 
 impl<S: EtcdStore> Etcd<S> {
-    /// Waits for a turn, with this value of the key. Dropping the future withdraws from the queue.
+    /// Waits for a turn, with this value of the key. Dropping the future withdraws from the queue, and so does a refusal, before it is
+    /// returned.
     pub(crate) async fn turn(
         &self,
         caller: &S::Caller,
@@ -57,26 +60,32 @@ impl<S: EtcdStore> Etcd<S> {
         let (prefix, range) = under(name)?;
         let key = key::from_wire(&[&prefix, key::hex(lease).as_bytes()].concat())?;
         let value = Value::new(value).map_err(|_| Error::TooLarge)?;
+        let txn = joining(&range, &key, lease, value)?;
 
         loop {
             // This runs in its own task, so it completes even if the caller disconnects. The key that it puts is then deleted.
-            let joining = self.clone().join(caller.clone(), range.clone(), key.clone(), lease, value.clone());
+            let joining = self.clone().join(caller.clone(), key.clone(), txn.clone());
             let joined = tokio::spawn(joining).await.map_err(|error| Error::Other(error.to_string()))??;
             let Joined { place, is_new, first } = joined;
 
             let revision = match first {
                 Some(revision) => Ok(revision),
-                None => self.wait(caller, &range, &place, lease).await,
+                None => tokio::select! {
+                    // A turn that has come counts.
+                    biased;
+                    revision = self.wait(caller, &range, &place, lease) => revision,
+                    denied = self.store.denied(caller, &txn) => Err(denied.into()),
+                },
             };
 
             match revision {
                 Ok(revision) => return Ok(QueueTurn { created: place.keep(), key, revision }),
                 // The request that put it deleted it.
                 Err(Error::PlaceLost) if !is_new => {}
-                // The answer waits for it: once all requests are answered, this process ends.
-                Err(Error::Stopped) => {
-                    place.leave().await;
-                    return Err(Error::Stopped);
+                // The answer waits for it: once all requests are answered, this process ends. A caller that is refused asks no more.
+                Err(error) if error == Error::Stopped || error.is_refusal() => {
+                    place.leave().await?;
+                    return Err(error);
                 }
                 Err(error) => return Err(error),
             }
@@ -84,31 +93,7 @@ impl<S: EtcdStore> Etcd<S> {
     }
 
     /// Puts the key; one that is there keeps its place.
-    async fn join(
-        self,
-        caller: S::Caller,
-        range: KeyRange,
-        key: Key,
-        lease: i64,
-        value: Value,
-    ) -> Result<Joined<S>, Error> {
-        let put = TxnOperation::Put(Put {
-            key: key.clone(),
-            value,
-            lease: PutLease::Given(Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete }),
-            claims: key::queue(&key, lease).map(PutClaim::from),
-        });
-
-        let by = if Planted::QueueByKey.is_on() { SortBy::Key } else { SortBy::Created };
-        let oldest = Select { range, by, limit: 1, shows: Shows::Keys, ..Select::default() };
-        let oldest = TxnOperation::Select(oldest);
-
-        // The transaction that puts the key also shows the oldest one: the first in the queue needs no read.
-        let then = vec![put.clone(), oldest.clone()];
-        // A key that is there keeps its create revision, which is its token: only the entry shows it.
-        let otherwise = vec![TxnOperation::Get(key.clone()), put, oldest];
-        let is_absent = is_at(&key, Operand::Created(Revision(0)));
-        let txn = Txn::new(vec![is_absent], then, otherwise).map_err(|_| Error::TooLarge)?;
+    async fn join(self, caller: S::Caller, key: Key, txn: Txn) -> Result<Joined<S>, Error> {
         let committed = self.patiently(|| self.store.commit(&caller, txn.clone())).await?;
 
         let mut created = committed.revision;
@@ -267,8 +252,8 @@ impl<S: EtcdStore> Etcd<S> {
         Ok(committed.succeeded.then_some(committed.revision))
     }
 
-    /// Deletes a key that was written last at this revision, if it is there: its caller is gone, or this node stops.
-    async fn withdraw(&self, caller: &S::Caller, key: &Key, written: Revision) {
+    /// Deletes a key that was written last at this revision, if it is there: its caller is gone or refused, or this node stops.
+    async fn withdraw(&self, caller: &S::Caller, key: &Key, written: Revision) -> Result<(), Error> {
         let withdrawn = async {
             let wrote = if Planted::RetryLosesPlace.is_on() {
                 Compare { relation: Relation::NotEqual, ..is_at(key, Operand::Modified(Revision(0))) }
@@ -279,9 +264,9 @@ impl<S: EtcdStore> Etcd<S> {
             self.patiently(|| self.store.withdraw(caller, txn.clone())).await
         };
 
-        if let Err(error) = withdrawn.await {
-            tracing::debug!(%error, ?key, "the key of a caller that disconnected is not deleted; it stays until its lease ends");
-        }
+        withdrawn.await.map(drop).inspect_err(|error| {
+            tracing::debug!(%error, ?key, "the key of a caller that waits no more is not deleted; it stays until its lease ends");
+        })
     }
 
     /// Repeats what fails for a reason that passes. All that is repeated here may take effect twice.
@@ -325,12 +310,13 @@ impl<S: EtcdStore> QueuePlace<S> {
         self.created
     }
 
-    /// Gives the place up. Returns once it is free, or cannot be freed.
-    async fn leave(mut self) {
-        if !self.is_kept {
-            self.is_kept = true;
-            self.etcd.withdraw(&self.caller, &self.key, self.written).await;
+    /// Gives the place up. Returns once it is free. Fails if it may not be.
+    async fn leave(mut self) -> Result<(), Error> {
+        if self.is_kept {
+            return Ok(());
         }
+        self.is_kept = true;
+        self.etcd.withdraw(&self.caller, &self.key, self.written).await
     }
 }
 
@@ -363,6 +349,27 @@ enum Standing {
     Gone,
     First,
     Behind(Key),
+}
+
+/// The transaction that puts a key into its queue.
+fn joining(range: &KeyRange, key: &Key, lease: i64, value: Value) -> Result<Txn, Error> {
+    let put = TxnOperation::Put(Put {
+        key: key.clone(),
+        value,
+        lease: PutLease::Given(Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete }),
+        claims: key::queue(key, lease).map(PutClaim::from),
+    });
+
+    let by = if Planted::QueueByKey.is_on() { SortBy::Key } else { SortBy::Created };
+    let oldest = Select { range: range.clone(), by, limit: 1, shows: Shows::Keys, ..Select::default() };
+    let oldest = TxnOperation::Select(oldest);
+
+    // The transaction that puts the key also shows the oldest one: the first in the queue needs no read.
+    let then = vec![put.clone(), oldest.clone()];
+    // A key that is there keeps its create revision, which is its token: only the entry shows it.
+    let otherwise = vec![TxnOperation::Get(key.clone()), put, oldest];
+    let is_absent = is_at(key, Operand::Created(Revision(0)));
+    Txn::new(vec![is_absent], then, otherwise).map_err(|_| Error::TooLarge)
 }
 
 /// The latest keys of a range that were created up to a revision.

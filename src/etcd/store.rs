@@ -230,7 +230,12 @@ pub trait EtcdStore: Clone + Send + Sync + 'static {
     fn commit(&self, caller: &Self::Caller, txn: Txn)
     -> impl Future<Output = Result<Committed, EtcdStoreError>> + Send;
 
-    /// Runs a transaction that gives something up: while this node drains, too.
+    /// Returns once the caller may no longer ask for this transaction, which it was allowed before. An error of
+    /// [`EtcdStore::commit`] is returned. Dropping the future ends nothing.
+    fn denied(&self, caller: &Self::Caller, txn: &Txn) -> impl Future<Output = EtcdStoreError> + Send;
+
+    /// Runs a transaction that gives up what this node has put for the caller: while this node drains, and after the caller has lost its
+    /// rights, too.
     fn withdraw(
         &self,
         caller: &Self::Caller,

@@ -156,6 +156,40 @@ async fn a_waiter_that_is_gone_leaves_the_queue() {
     until(&api, |keys| keys == ["jobs/55"]).await;
 }
 
+/// It believes then that it holds nothing, and unlocks nothing.
+#[tokio::test]
+async fn a_waiter_that_is_refused_has_left_the_queue_before() {
+    let withdrawals: [(fn(&Memory), _); 2] = [
+        (Memory::deny, "7 etcdserver: permission denied"),
+        (Memory::withdraw_token, "3 etcdserver: user name is empty"),
+    ];
+    for (withdraw, says) in withdrawals {
+        let api = with_leases(&[0x77, 0x11, 0x55]).await;
+        lock(&api, "jobs", 0x77).await.unwrap();
+        let (second, third) = (queue(&api, "jobs", 0x11).await, queue(&api, "jobs", 0x55).await);
+
+        withdraw(&api.store);
+        for waiting in [second, third] {
+            assert_eq!(shown(&ended(waiting).await.unwrap_err()), says);
+        }
+        let machine = api.store.machine();
+        let view = machine.lock(&LockName::new("etcd/jobs").unwrap(), PAGE);
+        assert_eq!((view.holders.len(), view.waiters.len()), (1, 0), "{says}");
+    }
+}
+
+/// A leader that cannot be reached may grant the lock to the key that stays.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_key_may_stay_is_not_told_that_it_is_refused() {
+    let api = with_leases(&[0x77, 0x11]).await;
+    lock(&api, "jobs", 0x77).await.unwrap();
+    let waiting = queue(&api, "jobs", 0x11).await;
+    api.store.be_leaderless(true);
+    api.store.deny();
+    let error = timeout(3 * PATIENCE, waiting).await.expect("in time").expect("no panic").unwrap_err();
+    assert_eq!(shown(&error), "14 etcdserver: no leader");
+}
+
 #[tokio::test]
 async fn a_repeated_request_takes_its_place_again() {
     let api = with_leases(&[0x77, 0x11, 0x55]).await;

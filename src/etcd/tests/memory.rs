@@ -56,6 +56,10 @@ struct State {
     is_leaderless: bool,
     /// Commands that ask for more are refused.
     is_pressed: bool,
+    /// The caller's rights are withdrawn.
+    is_denied: bool,
+    /// The caller's token is withdrawn.
+    is_unknown: bool,
     /// A session that is not the caller's.
     foreign: Option<SessionId>,
     /// Renewals that will have no answer.
@@ -139,6 +143,18 @@ impl Memory {
     /// From now on commands that ask for more are refused.
     pub(crate) fn be_pressed(&self) {
         self.state().is_pressed = true;
+    }
+
+    /// From now on the caller may not write.
+    pub(crate) fn deny(&self) {
+        self.state().is_denied = true;
+        self.shared.changed.send_replace(());
+    }
+
+    /// From now on the caller's token is not known.
+    pub(crate) fn withdraw_token(&self) {
+        self.state().is_unknown = true;
+        self.shared.changed.send_replace(());
     }
 
     /// The next renewals have no answer.
@@ -354,7 +370,22 @@ impl EtcdStore for Memory {
         Ok((selected, machine.revision()))
     }
 
-    async fn commit(&self, _caller: &(), txn: Txn) -> Result<Committed, EtcdStoreError> {
+    async fn commit(&self, caller: &(), txn: Txn) -> Result<Committed, EtcdStoreError> {
+        if self.state().is_denied {
+            return Err(EtcdStoreError::Denied("by a test".to_owned()));
+        }
+        self.withdraw(caller, txn).await
+    }
+
+    async fn denied(&self, _caller: &(), _txn: &Txn) -> EtcdStoreError {
+        let mut changed = self.shared.changed.subscribe();
+        while !self.state().is_denied {
+            changed.changed().await.expect("this store has the other end");
+        }
+        EtcdStoreError::Denied("by a test".to_owned())
+    }
+
+    async fn withdraw(&self, _caller: &(), txn: Txn) -> Result<Committed, EtcdStoreError> {
         let Reply::Committed(committed) = self.change(Command::Txn(txn))? else {
             panic!("not an answer to a transaction")
         };
@@ -366,10 +397,6 @@ impl EtcdStore for Memory {
         yield_now().await;
         let is_lost = std::mem::take(&mut self.state().loses_answer);
         if is_lost { Err(EtcdStoreError::LeaderChanged) } else { Ok(committed) }
-    }
-
-    async fn withdraw(&self, caller: &(), txn: Txn) -> Result<Committed, EtcdStoreError> {
-        self.commit(caller, txn).await
     }
 
     async fn compact(&self, _caller: &(), revision: Revision) -> Result<(), EtcdStoreError> {
@@ -502,6 +529,9 @@ impl EtcdStore for Memory {
                     changed.borrow_and_update();
                     if store.led().is_err() {
                         return Some((Err(EtcdStoreError::NoLeader), None));
+                    }
+                    if store.state().is_unknown {
+                        return Some((Err(EtcdStoreError::Anonymous), None));
                     }
                     let machine = store.copy();
                     let (event, is_part) = match next_event(&machine, &range, complete, within.as_ref()) {

@@ -18,7 +18,11 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt as _, StreamExt as _, future::ready, stream::BoxStream};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{pending, ready},
+    stream::BoxStream,
+};
 use http::{Extensions, HeaderMap, HeaderName, header::AUTHORIZATION};
 use openraft::{ServerState, async_runtime::WatchReceiver as _};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -34,10 +38,12 @@ use lockkeeper_machine::{
     Committed, Compare, Key, KeyRange, Label, Operand, Put, PutLease, Relation, Revision, Select, Selected, SessionId,
     Ttl, Txn, TxnOperation, Value,
 };
+use lockkeeper_planted::Planted;
 use lockkeeper_transport::Remote;
 
 use super::keyspace_client::{KeyspaceClient, this_node};
 use crate::{
+    access::guard::rights_needed,
     api::{
         Caller, Deadline, Error, FailureReason, Retry,
         requests::{
@@ -310,8 +316,17 @@ impl EtcdStore for EtcdKeyspace {
         self.call(caller, txn).await
     }
 
+    async fn denied(&self, caller: &Caller, txn: &Txn) -> EtcdStoreError {
+        let access = self.client.service().access();
+        if !access.has_policy() || Planted::DeniedWaitGoesOn.is_on() {
+            return pending().await;
+        }
+        let check = || rights_needed(txn).try_for_each(|(right, what)| access.check(caller, right, what));
+        failed(&access.denied_by(check).await)
+    }
+
     async fn withdraw(&self, caller: &Caller, txn: Txn) -> Result<Committed, EtcdStoreError> {
-        self.call(&Caller { is_withdrawal: true, ..caller.clone() }, txn).await
+        self.call(&withdrawing(caller), txn).await
     }
 
     async fn compact(&self, caller: &Caller, revision: Revision) -> Result<(), EtcdStoreError> {
@@ -477,6 +492,12 @@ impl EtcdKeyspace {
             range.from = Some(next.map_err(|invalid| EtcdStoreError::Other(invalid.to_string()))?);
         }
     }
+}
+
+/// Makes the caller of a withdrawal. This node gives up what it has put itself, so it asks as a member does: the client may have lost the
+/// right to it.
+fn withdrawing(caller: &Caller) -> Caller {
+    Caller { is_peer: true, is_withdrawal: true, ..caller.clone() }
 }
 
 fn address_key(node_id: u64) -> Result<Key, EtcdStoreError> {
