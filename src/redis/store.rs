@@ -288,6 +288,9 @@ pub trait RedisStore: Clone + Send + Sync + 'static {
     /// Counts a connection whose certificate proves an identity. Fails if the identity may have no further one.
     fn admit(&self, identity: &str, connection: &ClientConnection) -> Result<(), RedisStoreError>;
 
+    /// Whether the caller may pop from these keys, at once. It is asked again and again while the caller waits for an item.
+    fn ensure_may_pop(&self, caller: &RedisCaller, keys: &[Vec<u8>]) -> Result<(), RedisStoreError>;
+
     /// Whether any user has a password. Otherwise AUTH is refused.
     fn has_users(&self) -> bool;
 

@@ -151,14 +151,24 @@ impl<S: RedisStore> RedisSession<S> {
             return Ok(RedisReply::NilArray);
         }
 
-        let deadline = self.caller().deadline;
-        match self.node.signals.enter(self.client(), &stored, pop.kind, deadline).await {
-            Ok(place) => self.wait_for_turn(&pop, &place).await,
+        // Without an item, a pop needs no right to take one.
+        let caller = self.caller();
+        if let Err(failure) = self.node.store().ensure_may_pop(&caller, &stored) {
+            return failure_reply(failure);
+        }
+        match self.node.signals.enter(self.client(), &stored, pop.kind, caller.deadline).await {
+            Ok(place) => self.wait_for_turn(&pop, &stored, &place).await,
             Err(failure) => failure_reply(failure),
         }
     }
 
-    async fn wait_for_turn(&self, pop: &BlockingPop, place: &LocalPlace) -> Result<RedisReply, Closes> {
+    /// Waits in the queues of the keys, which are named as in the store.
+    async fn wait_for_turn(
+        &self,
+        pop: &BlockingPop,
+        stored: &[Vec<u8>],
+        place: &LocalPlace,
+    ) -> Result<RedisReply, Closes> {
         loop {
             let attempt = match self.node.signals.standing(place).await {
                 Ok(standing) if standing.first_for.is_empty() => PopAttempt::Nothing,
@@ -186,6 +196,11 @@ impl<S: RedisStore> RedisSession<S> {
                 }
                 () = place.woken() => {}
                 () = sleep(LOOK_AGAIN) => {}
+            }
+
+            // Without an item, nothing else asks whether the client still has the right to wait.
+            if let Err(failure) = self.node.store().ensure_may_pop(&self.caller(), stored) {
+                return failure_reply(failure);
             }
         }
     }

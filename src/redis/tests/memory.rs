@@ -320,6 +320,14 @@ impl State {
         });
     }
 
+    fn ensure_may_use(&self, caller: &RedisCaller, keys: &[Vec<u8>]) -> Result<(), RedisStoreError> {
+        let denied_part = self.denied_part.as_ref().filter(|_| !caller.is_port);
+        match denied_part.filter(|part| keys.iter().any(|key| String::from_utf8_lossy(key).contains(*part))) {
+            Some(part) => Err(RedisStoreError::Denied(format!("no right to {part}"))),
+            None => Ok(()),
+        }
+    }
+
     fn check(&mut self) -> Result<(), RedisStoreError> {
         self.reads += 1;
         self.committed_wall_ms = self.unread_wall_ms;
@@ -463,6 +471,10 @@ impl RedisStore for Memory {
         Ok(())
     }
 
+    fn ensure_may_pop(&self, caller: &RedisCaller, keys: &[Vec<u8>]) -> Result<(), RedisStoreError> {
+        self.state().ensure_may_use(caller, keys)
+    }
+
     fn has_users(&self) -> bool {
         !self.state().users.is_empty()
     }
@@ -489,11 +501,7 @@ impl RedisStore for Memory {
         self.lead(caller).await?;
         let mut state = self.state();
         state.check()?;
-        if let Some(part) = state.denied_part.as_ref().filter(|_| !caller.is_port)
-            && keys.iter().any(|key| String::from_utf8_lossy(key).contains(part))
-        {
-            return Err(RedisStoreError::Denied(format!("no right to {part}")));
-        }
+        state.ensure_may_use(caller, &keys)?;
         let entries = keys.iter().map(|key| state.entries.get(key).map(|(entry, _)| entry.clone())).collect();
         Ok(RedisFound { entries, revision: state.revision, now_ms: state.now_ms() })
     }

@@ -43,6 +43,7 @@ use lockkeeper_machine::{
     Stamp, Txn, TxnOperation, TxnResult, Value,
 };
 use lockkeeper_planted::Planted;
+use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
 use super::{
@@ -211,6 +212,18 @@ impl RedisStore for RedisKeyspace {
         let identity = Identity::new(identity).map_err(|invalid| RedisStoreError::Denied(invalid.to_string()))?;
         let access = self.client.service().access();
         access.count_other_connection(&identity, connection.observe()).map_err(|error| failed(&error))
+    }
+
+    fn ensure_may_pop(&self, caller: &RedisCaller, keys: &[Vec<u8>]) -> Result<(), RedisStoreError> {
+        let access = self.client.service().access();
+        if !access.has_policy() || Planted::DeniedWaitGoesOn.is_on() {
+            return Ok(());
+        }
+        let caller = self.service_caller(caller);
+        // A pop reads and writes.
+        let mut needs = keys.iter().flat_map(|key| [Right::Read, Right::Acquire].map(|right| (right, key)));
+        let check = needs.try_for_each(|(right, key)| access.check(&caller, right, RequestSubject::Key(key)));
+        check.map_err(|error| failed(&error))
     }
 
     fn has_users(&self) -> bool {

@@ -193,3 +193,17 @@ async fn of_many_clients_of_a_node_only_the_first_looks_and_all_are_served_at_on
     }
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
+
+/// Nothing comes that would wake it.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_loses_its_right_waits_no_longer() {
+    let nodes = SeveralNodes::new(2);
+    let denied = nodes.waits(0, "blpop secret queue 0").await;
+    let behind = nodes.waits(1, "blpop queue 0").await;
+    nodes.store.deny_keys_with("secret");
+    assert_eq!(reply(denied).await, "-NOPERM no right to secret|");
+
+    nodes.until_count("redis/wait/", 1).await;
+    assert_eq!(nodes.client(1).call("rpush queue x").await, ":1|");
+    assert_eq!(reply(behind).await, "*2|$5|queue|$1|x|");
+}
