@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use openraft::async_runtime::WatchReceiver;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 use crate::{
     Raft,
@@ -174,12 +177,38 @@ impl Replica {
     }
 
     /// Records an act that does not change the table in the audit trail, in the background: at most a few of its kind a second. A note
-    /// beyond that limit, one that cannot be proposed, and one of a node that does not lead are counted in the next note of the kind.
+    /// beyond that limit, one that cannot be proposed, and a refusal by a node that does not lead are counted in the next note of the kind.
+    /// A follower tells the leader what an operator has done at it.
     ///
-    /// Returns the task that does it. A caller that writes no entry afterwards, as before a transfer of the leadership, waits for it.
+    /// Returns the leader's task that does it. A caller that writes no entry afterwards, as before a transfer of the leadership, waits for
+    /// it.
     pub fn note(&self, kind: NoteKind, note: Note) -> Option<JoinHandle<()>> {
         let is_known = self.table.versions().cluster() >= Version::AUDITED;
+        if is_known && kind == NoteKind::OperatorAct && !self.leads() {
+            self.notes.pass_on(note);
+            return None;
+        }
         self.notes.write(kind, note, is_known && self.leads() && !self.cut_off(), self.proposer.clone())
+    }
+
+    /// Records what an operator has done at another member, if this node leads. Returns whether it does.
+    pub fn take_note(&self, note: Note) -> bool {
+        let leads = self.leads() && !self.cut_off();
+        if leads {
+            // In the background.
+            _ = self.note(NoteKind::OperatorAct, note);
+        }
+        leads
+    }
+
+    /// The notes of this node that are to be told to the leader. For one listener: later calls return `None`.
+    pub(crate) fn notes_for_leader(&self) -> Option<mpsc::Receiver<Note>> {
+        self.notes.passed_on()
+    }
+
+    /// Counts a note that the leader was not told, in the next one.
+    pub(crate) fn leave_note_out(&self, note: &Note) {
+        self.notes.leave_out(NoteKind::OperatorAct, note.omitted);
     }
 
     /// The disks of the members.

@@ -223,6 +223,31 @@ async fn a_refused_backup_is_in_the_trail() {
     assert!(note.contains(r#""by":"eyes""#) && note.contains("administer"), "{note}");
 }
 
+/// A follower sends it without asking the leader, which writes the trail.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_a_follower_sends_is_in_the_trail() {
+    let directory = TempDir::new().expect("a directory");
+    let trail = directory.path().join("audit");
+    let options = AuditConfig { directory: trail.clone(), ..AuditConfig::default() };
+    let cluster = cluster_with(|cluster| cluster.audit = options).await;
+    begun(&cluster).await;
+
+    let leading = leader(&cluster).await;
+    let follower = leading % 3 + 1;
+    let file = directory.path().join("all.backup").to_string_lossy().into_owned();
+    let endpoint = cluster.node(follower).endpoint();
+    let saved = output(&mut lockkeeper(&["snapshot", "save", &file, "--endpoints", &endpoint])).await;
+    assert_eq!(text(&saved).0, 0, "{:?}", text(&saved));
+
+    let target = format!("from node {follower}");
+    let line = until("the line", async || {
+        let mut lines = lines_of(&trail, leading).into_values();
+        lines.find(|line| line.contains(r#""act":"save-snapshot""#))
+    })
+    .await;
+    assert!(line.contains(&target), "{line}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_got_a_snapshot_has_a_gap_which_another_one_fills() {
     let directory = TempDir::new().expect("a directory");

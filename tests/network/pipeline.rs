@@ -122,6 +122,10 @@ impl Peer for Stub {
         Err(Status::unimplemented("not part of this test"))
     }
 
+    async fn note_act(&self, _: Request<pb::NoteActRequest>) -> Result<Response<pb::NoteActResponse>, Status> {
+        Err(Status::unimplemented("not part of this test"))
+    }
+
     async fn install_snapshot(
         &self,
         _: Request<Streaming<pb::SnapshotPiece>>,

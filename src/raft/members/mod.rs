@@ -11,7 +11,8 @@
 //! * [`forming`]: how the first members find each other and found the cluster;
 //! * [`compared_starts`] and [`compared_tables`]: what members compare while the cluster serves, to notice an older copy of a data
 //!   directory, and a table that differs. Where the members are reached is known below:
-//!   [`Addresses`](crate::network::addresses::Addresses).
+//!   [`Addresses`](crate::network::addresses::Addresses);
+//! * [`passed_notes`]: what operators have done at followers, told to the leader for the audit trail.
 //!
 //! Voters change by openraft's joint consensus (§4.3 of Ongaro's thesis): an entry with both sets of voters, then one with the new set.
 //! Each request names the membership that it was judged by, so of two requests at the same time one is refused.
@@ -20,6 +21,7 @@ mod catch_up;
 pub mod compared_starts;
 pub mod compared_tables;
 pub mod forming;
+pub mod passed_notes;
 mod rules;
 #[cfg(test)]
 mod transcripts;

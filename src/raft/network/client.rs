@@ -29,7 +29,7 @@ use crate::{
     network::{addresses::Addresses, versions::PeerVersions},
     types::*,
 };
-use lockkeeper_machine::HASH_FORM;
+use lockkeeper_machine::{HASH_FORM, Note};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_table::{Malformed, MemberNode};
 use lockkeeper_transport::{Connector, channel};
@@ -188,6 +188,23 @@ impl<C: Connector, D: SnapshotSource> Prober<C, D> {
             is_majority: verdict.is_majority,
         };
 
+        let answer = client.call(RPCTypes::AppendEntries, patience, Reliance::No, method, message).await;
+        answer.map(drop).map_err(|error| Status::unavailable(error.to_string()))
+    }
+
+    /// Tells one member, the leader, what an operator has done at this node. An error may mean that it is noted all the same.
+    pub(crate) async fn tell_note(
+        &self,
+        target: u64,
+        node: &MemberNode,
+        note: Note,
+        patience: Duration,
+    ) -> Result<(), Status> {
+        let method = |mut stub: Stub<Channel>, request| async move { stub.note_act(request).await };
+        let mut client = self.network.client(target, node, Purpose::Heartbeats);
+
+        let Note { who, act, target, reason, omitted } = note;
+        let message = pb::NoteActRequest { who, act, target, reason, omitted };
         let answer = client.call(RPCTypes::AppendEntries, patience, Reliance::No, method, message).await;
         answer.map(drop).map_err(|error| Status::unavailable(error.to_string()))
     }

@@ -36,7 +36,7 @@ use crate::{
     identity::{Incarnation, NodeIdentity, Stage},
     network::{liveness::PeerLiveness, versions::PeerVersions},
 };
-use lockkeeper_machine::HASH_FORM;
+use lockkeeper_machine::{HASH_FORM, Note};
 use lockkeeper_planted::Planted;
 use lockkeeper_table::{Malformed, MemberNode};
 use lockkeeper_transport::Remote;
@@ -71,6 +71,8 @@ struct ServiceState<M: RaftStateMachine<TypeConfig>, K> {
     disks: OnceLock<Disks>,
     /// Empty: this node's table is compared with no other.
     comparison: OnceLock<Arc<TableComparison>>,
+    /// Takes the notes of other members for the audit trail, if this node leads. Empty while the node starts.
+    notes: OnceLock<Box<dyn Fn(Note) -> bool + Send + Sync>>,
 }
 
 /// Capacity for unhandled broken streams. Further ones would add no information.
@@ -101,6 +103,7 @@ where
             versions: OnceLock::new(),
             disks: OnceLock::new(),
             comparison: OnceLock::new(),
+            notes: OnceLock::new(),
         };
 
         Self { shared: Arc::new(shared) }
@@ -127,6 +130,11 @@ where
     /// Lets the leader compare this node's table from now on. Only the first call has an effect.
     pub fn compare_table(&self, comparison: Arc<TableComparison>) {
         let _ = self.shared.comparison.set(comparison);
+    }
+
+    /// Gives the notes of other members for the audit trail to `take`, which says whether this node leads. Only the first call has an effect.
+    pub fn take_notes(&self, take: impl Fn(Note) -> bool + Send + Sync + 'static) {
+        let _ = self.shared.notes.set(Box::new(take));
     }
 
     /// The ids of peers whose stream of appends broke off instead of ending in order. For one listener: later calls return `None`.
@@ -388,6 +396,18 @@ where
             comparison.hear(caller.node_id, &TableVerdict { right: TableHash { index, hash }, agreeing, is_majority });
         }
         Ok(Response::new(pb::CompareTableResponse {}))
+    }
+
+    async fn note_act(&self, request: Request<pb::NoteActRequest>) -> Result<Response<pb::NoteActResponse>, Status> {
+        self.admit(&request).await?;
+        let pb::NoteActRequest { who, act, target, reason, omitted } = request.into_inner();
+        let note = Note { who, act, target, reason, omitted };
+        match self.shared.notes.get() {
+            Some(take) if take(note) => Ok(Response::new(pb::NoteActResponse {})),
+            Some(_) | None => {
+                Err(Status::unavailable("this node does not lead, so it cannot note an act in the audit trail"))
+            }
+        }
     }
 
     async fn install_snapshot(

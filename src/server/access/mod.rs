@@ -61,6 +61,9 @@ use super::{
 const REREAD: Duration = Duration::from_secs(1);
 /// A changed file is read once more after this time, and is used if it has not changed further: what is copied over it comes in parts.
 const SETTLING: Duration = Duration::from_millis(200);
+/// Calls for health and reflection per second that an identity has at least, whatever its limit: those who look whether a node serves must
+/// not take it for one that does not because of a limit of their own.
+const PROBES_PER_SECOND_MIN: u32 = 10;
 /// The first part of that header's value.
 const BEARER: &str = "Bearer ";
 
@@ -73,6 +76,8 @@ pub(crate) struct Access {
     policy: AccessFile<Policy>,
     earlier: Option<EarlierClients>,
     calls: Mutex<Calls>,
+    /// Calls for health and reflection.
+    probes: Mutex<Calls>,
     connections: Mutex<Connections>,
     /// Number of requests that were refused for want of an identity or a right.
     denied: AtomicU64,
@@ -101,6 +106,7 @@ impl Access {
             policy,
             earlier: None,
             calls: Mutex::default(),
+            probes: Mutex::default(),
             connections: Mutex::default(),
             denied: AtomicU64::default(),
             limited: AtomicU64::default(),
@@ -284,6 +290,38 @@ impl Access {
         }
     }
 
+    /// Refuses a call that needs no identity, for health or reflection, beyond the calls per second of the identity that it shows all the
+    /// same. These calls count by themselves, so that no probe takes a call from what else the identity does, nor the other way round, and
+    /// each identity has [`PROBES_PER_SECOND_MIN`] of them. A token that is not known here is no reason to refuse one.
+    ///
+    /// Callers without an identity have no limit, as for their other calls: a limit for each host would let those behind one address, such
+    /// as a load balancer's, take the probes of the others.
+    pub(crate) fn count_probe(&self, headers: &HeaderMap, certificate: Option<&ShownCertificate>) -> Result<(), Error> {
+        // Most clusters have no limit: their probes cost nothing.
+        let Some(policy) = self.policy.get() else { return Ok(()) };
+        let Some(who) = self.probing_identity(headers, certificate) else { return Ok(()) };
+        let Some(per_second) = policy.limits(&who).calls_per_second else { return Ok(()) };
+
+        let per_second = per_second.max(PROBES_PER_SECOND_MIN);
+        let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        if probes.take(&who, per_second, tokio::time::Instant::now()) {
+            Ok(())
+        } else {
+            Err(self.over_limit(&who, "calls-per-second", per_second.into(), true))
+        }
+    }
+
+    /// The identity that a probe shows, by a token that is known here or else its certificate. Counts no refusal.
+    fn probing_identity(&self, headers: &HeaderMap, certificate: Option<&ShownCertificate>) -> Option<Identity> {
+        match headers.get(AUTHORIZATION) {
+            Some(value) => {
+                let token = value.to_str().ok().and_then(|value| value.strip_prefix(BEARER))?;
+                self.known_identity(&TokenHash::from_token(token))
+            }
+            None => self.certificate_identity(certificate).ok()?.0,
+        }
+    }
+
     /// Refuses a call on a connection beyond the identity's connections, and has that connection closed after the answer.
     pub(crate) fn count_connection(&self, who: &Identity, remote: &Remote) -> Result<(), Error> {
         let counted = self.count_open(who, OpenConnection::Calls(remote.clone()));
@@ -419,6 +457,7 @@ mod tests {
 
     use super::*;
     use crate::api::FailureReason;
+    use lockkeeper_policy::BearerToken;
 
     const POLICY: &str =
         "[[rule]]\nwho = [\"ann\"]\nmay = [\"acquire\"]\nprefix = \"seats/\"\n\n[limits.ann]\ncalls-per-second = 1\n";
@@ -442,6 +481,37 @@ mod tests {
         while access.count_call(&ann()).is_ok() {}
         let withdrawal = Caller { is_withdrawal: true, ..ann() };
         assert_eq!(access.count_call(&withdrawal), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn probes_have_a_limit_of_their_own_which_is_never_too_low_for_them() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let tokens = directory.path().join("tokens.toml");
+        let policy = directory.path().join("policy.toml");
+        let limits = "[limits.ann]\ncalls-per-second = 1\n[limits.bob]\ncalls-per-second = 30\n";
+        let token = |byte| BearerToken::from_random([byte; 32]);
+        let named = |byte, name| token(byte).entry(&Identity::new(name).expect("valid"));
+        fs::write(&tokens, named(1, "ann") + &named(2, "bob") + &named(3, "eve")).expect("written");
+        fs::write(&policy, limits).expect("written");
+        let config = AuthConfig { tokens, policy, ..AuthConfig::default() };
+        let access = Access::open(&config, false).expect("in order");
+
+        while access.count_call(&ann()).is_ok() {}
+        let probes = |byte| {
+            let value = format!("Bearer {}", token(byte).reveal()).parse().expect("text");
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
+            (0..1_000).take_while(|_| access.count_probe(&headers, None).is_ok()).count()
+        };
+        assert_eq!(probes(1), 20, "the burst of two seconds, whatever else it has called");
+        assert_eq!((probes(1), probes(2)), (0, 60));
+        assert_eq!((probes(3), probes(4)), (1_000, 1_000), "one without a limit, and an unknown one");
+        assert!((0..1_000).all(|_| access.count_probe(&HeaderMap::new(), None).is_ok()), "nobody knows who it is");
+
+        let refused = access.refused();
+        assert_eq!(refused.0, 0, "a probe with an unknown token is answered");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(probes(1), 20);
+        assert_eq!(access.count_call(&ann()), Ok(()), "a probe takes no call");
     }
 
     #[tokio::test]

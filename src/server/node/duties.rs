@@ -18,6 +18,7 @@ use lockkeeper_raft::{
     members::{
         compared_starts, compared_tables,
         forming::{self, FormingConfig},
+        passed_notes,
     },
     network::{Acknowledgements, versions::PeerVersions},
 };
@@ -160,6 +161,10 @@ impl<C: Connector> RunningNode<C> {
         let interval = compared_starts::INTERVAL;
         let prober = replication.start_prober;
         background.spawn(compared_starts::tell(replica.clone(), prober, Arc::clone(&liveness), interval));
+
+        let noting = replica.clone();
+        replication.peer_service.take_notes(move |note| noting.take_note(note));
+        background.spawn(passed_notes::pass_on(replica.clone(), replication.note_prober));
 
         if let Some(broken_streams) = replication.broken_streams {
             let heartbeat = Duration::from_millis(heartbeat_ms);

@@ -56,6 +56,8 @@ pub(super) struct Replication<C> {
     pub(super) table_prober: Prober<C, SnapshotFile>,
     /// Tells the leader of this node's start.
     pub(super) start_prober: Prober<C, SnapshotFile>,
+    /// Tells the leader what operators have done at this node.
+    pub(super) note_prober: Prober<C, SnapshotFile>,
 }
 
 impl<C: Connector> Replication<C> {
@@ -91,7 +93,7 @@ impl<C: Connector> Replication<C> {
             .with_metrics(environment.metrics.clone());
         let acknowledgements = network.acknowledgements();
         let cuts = network.cuts();
-        let [silence_prober, table_prober, start_prober] = [(); 3].map(|()| network.prober());
+        let [silence_prober, table_prober, start_prober, note_prober] = [(); 4].map(|()| network.prober());
 
         let raft_config = Arc::new(raft_config(config)?);
         let raft = Raft::new(config.node_id, raft_config, network, log, machine).await;
@@ -138,6 +140,7 @@ impl<C: Connector> Replication<C> {
             silence_prober,
             table_prober,
             start_prober,
+            note_prober,
         })
     }
 }

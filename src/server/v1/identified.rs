@@ -3,7 +3,9 @@
 //! A message is decoded into many objects, and tonic does that before it calls a service. So a caller without an identity, at a node where
 //! one is needed, gets no further than here. The caller that was found is in the extensions of the request from here on.
 //!
-//! Health and reflection are for everybody.
+//! Health and reflection are for everybody. Their calls count for an identity that they show: [`Access::count_probe`].
+//!
+//! [`Access::count_probe`]: crate::access::Access::count_probe
 
 use std::{
     convert::Infallible,
@@ -21,6 +23,7 @@ use crate::{
     api::{Caller, Error},
     service::Service,
 };
+use lockkeeper_transport::Remote;
 
 /// What the paths of the API's calls begin with.
 const API: &str = "/lockkeeper.v1.";
@@ -29,6 +32,9 @@ const API: &str = "/lockkeeper.v1.";
 pub(crate) trait Identify: Clone {
     /// The caller. Fails if it is not served.
     fn identify<T>(&self, request: &Request<T>) -> Result<Caller, Error>;
+
+    /// Counts a call that is for everybody. Fails if its caller makes too many.
+    fn count_probe<T>(&self, request: &Request<T>) -> Result<(), Error>;
 }
 
 impl Identify for Arc<Service> {
@@ -36,6 +42,12 @@ impl Identify for Arc<Service> {
         let caller = shown_caller(self, request.extensions(), request.headers())?;
         self.admit(&caller)?;
         Ok(caller)
+    }
+
+    fn count_probe<T>(&self, request: &Request<T>) -> Result<(), Error> {
+        let remote = request.extensions().get::<Remote>();
+        let certificate = remote.and_then(|remote| remote.certificate.as_ref());
+        self.access().count_probe(request.headers(), certificate)
     }
 }
 
@@ -60,13 +72,15 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if request.uri().path().starts_with(API) {
-            match self.callers.identify(&request) {
-                Ok(caller) => _ = request.extensions_mut().insert(caller),
-                Err(error) => return Either::Right(ready(Ok(Status::from(error).into_http()))),
-            }
+        let known = if request.uri().path().starts_with(API) {
+            self.callers.identify(&request).map(|caller| _ = request.extensions_mut().insert(caller))
+        } else {
+            self.callers.count_probe(&request)
+        };
+        match known {
+            Ok(()) => Either::Left(self.service.call(request)),
+            Err(error) => Either::Right(ready(Ok(Status::from(error).into_http()))),
         }
-        Either::Left(self.service.call(request))
     }
 }
 
@@ -86,6 +100,13 @@ mod tests {
         fn identify<T>(&self, request: &Request<T>) -> Result<Caller, Error> {
             let token = request.headers().get("authorization").ok_or_else(|| Error::unauthenticated("no token"))?;
             Ok(Caller { identity: token.to_str().ok().and_then(|name| Identity::new(name).ok()), ..Caller::default() })
+        }
+
+        /// Whoever says that it is busy has made too many.
+        fn count_probe<T>(&self, request: &Request<T>) -> Result<(), Error> {
+            let is_busy = request.headers().get("authorization").is_some_and(|token| token == "busy");
+            let who = Identity::new("busy").expect("a name");
+            if is_busy { Err(Error::over_limit(&who, "calls-per-second", 1, 1, true)) } else { Ok(()) }
         }
     }
 
@@ -119,5 +140,14 @@ mod tests {
             assert_eq!(outcome(path, Some("ann")).await, Ok(Some("ann".to_owned())), "{path}");
         }
         assert_eq!(outcome("/grpc.health.v1.Health/Check", None).await, Ok(None), "it is for everybody");
+    }
+
+    #[tokio::test]
+    async fn calls_for_everybody_count_for_their_callers() {
+        for path in ["/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"] {
+            assert_eq!(outcome(path, Some("ann")).await, Ok(None), "{path}");
+            assert_eq!(outcome(path, Some("busy")).await, Err(Code::ResourceExhausted), "{path}");
+        }
+        assert_eq!(outcome("/lockkeeper.v1.Locks/Get", Some("busy")).await, Ok(Some("busy".to_owned())));
     }
 }
