@@ -8,8 +8,8 @@
 //! At most one is on in a process: the one that the environment variable `LOCKKEEPER_PLANTED_BUG` names, or the one chosen by `choose`,
 //! for tests with many nodes in one process.
 //!
-//! The bugs are in `bugs`, by how they are found. `tests/PROOF.md` shows which layer of the tests convicts which of them. `reached` counts the
-//! limits that a run has reached, for the same reason.
+//! The bugs are in `bugs`, by how they are found. `tests/PROOF.md` shows which layer of the tests convicts which of them. `reached` counts
+//! the limits that a run has reached, for the same reason.
 
 mod bugs;
 #[cfg(test)]

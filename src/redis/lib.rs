@@ -26,6 +26,7 @@
 mod clients;
 mod commands;
 mod connection;
+mod connection_limits;
 mod data;
 mod fast;
 #[doc(hidden)]
@@ -50,6 +51,7 @@ mod tests;
 mod unit;
 mod view;
 
+pub use connection_limits::ConnectionLimits;
 pub use key::{is_key_of_client, is_lock_of_key};
 pub use libraries::LibraryUse;
 pub use listen::RedisListener;
@@ -58,7 +60,6 @@ pub use options::{RedisLimits, RedisOptions, RunApart};
 pub use port::Redis;
 pub use resp::{RedisReply, RequestLimits};
 pub use script::{CallAborted, Interpreter, ScriptFailure, ScriptHost, ScriptLimits};
-pub use session::ConnectionLimits;
 pub use store::{
     ClientConnection, Expiry, LockClaim, NodeAddress, RedisCaller, RedisChange, RedisCommitted, RedisCondition,
     RedisEntry, RedisFound, RedisIdentity, RedisPage, RedisStore, RedisStoreError, RedisTxn, RedisWrite,

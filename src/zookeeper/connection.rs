@@ -226,6 +226,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         if !has_room {
             NodeLimit::ZookeeperConnectionReplies.note();
         }
+
         let frames = FrameReader { length_max: self.node.options.frame_bytes_max };
         // The requests before a frame that cannot be are answered.
         if has_room && self.take_requests(frames)? {

@@ -1,5 +1,5 @@
-//! Small limits: a seed draws the capacity of the table, and each start of a node the limits that it writes into the log while it leads, and
-//! those for what its clients may have under way.
+//! Small limits: a seed draws the capacity of the table, and each start of a node the limits that it writes into the log while it leads,
+//! and those for what its clients may have under way.
 //!
 //! They are small enough that [`greed`](crate::greed) reaches them, and large enough for the rest of the workload.
 
@@ -68,8 +68,8 @@ fn small(random: &mut StdRng, least: usize, most: usize, real: usize) -> usize {
     if random.random_range(0..3) == 0 { real } else { random.random_range(least..=most) }
 }
 
-/// The limits of a node, from one of its starts on, for what its clients may have under way. Each is small at about two of three starts: few
-/// requests at one moment reach it. All let a request alone pass, so that a client which tries again is served.
+/// The limits of a node, from one of its starts on, for what its clients may have under way. Each is small at about two of three starts:
+/// few requests at one moment reach it. All let a request alone pass, so that a client which tries again is served.
 pub(crate) fn node_limits(random: &mut StdRng) -> NodeLimits {
     let mut small = |least, most, real| small(random, least, most, real);
     let real = ProposalLimits::REAL;

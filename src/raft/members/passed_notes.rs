@@ -1,4 +1,4 @@
-//! Followers tell the leader what operators have done at them: a backup, for one, is no request that the leader sees.
+//! Followers tell the leader what operators have done at them: the leader does not see the request for a backup.
 //!
 //! The audit trail is the log, which only the leader writes. A note that finds no leader for [`PATIENCE`], or a leader of a version from
 //! before this, is counted in the next note of its node, and stands in that node's own log.

@@ -132,7 +132,8 @@ where
         let _ = self.shared.comparison.set(comparison);
     }
 
-    /// Gives the notes of other members for the audit trail to `take`, which says whether this node leads. Only the first call has an effect.
+    /// Gives the notes of other members for the audit trail to `take`, which says whether this node leads. Only the first call has an
+    /// effect.
     pub fn take_notes(&self, take: impl Fn(Note) -> bool + Send + Sync + 'static) {
         let _ = self.shared.notes.set(Box::new(take));
     }

@@ -10,7 +10,6 @@
 mod answer;
 mod channels;
 mod clients;
-mod connection_limits;
 mod hello;
 mod info;
 mod pipeline;
@@ -37,7 +36,6 @@ use crate::{
 pub(crate) use answer::Closes;
 use answer::{failure_reply, reply_to_one};
 use channels::Subscriptions;
-pub use connection_limits::ConnectionLimits;
 use pipeline::bytes_of;
 use transaction::{QueuedTransaction, WatchedKeys};
 

@@ -9,12 +9,12 @@ use tokio::{
 };
 
 use super::{
-    ConnectionLimits, RedisSession,
+    RedisSession,
     answer::{Closes, failure_reply, reply_to_one},
     scripts::FoundScripts,
 };
 use crate::{
-    RedisCaller, RedisReply, RedisStore, RedisStoreError,
+    ConnectionLimits, RedisCaller, RedisReply, RedisStore, RedisStoreError,
     commands::{Arguments, CommandRunner, CommandSpec, Flag},
     key::store_key,
     unit::{CommandUnit, REPLY_BYTES_MAX, UnitCall, UnitOutcome},

@@ -292,7 +292,7 @@ impl Access {
 
     /// Refuses a call that needs no identity, for health or reflection, beyond the calls per second of the identity that it shows all the
     /// same. These calls count by themselves, so that no probe takes a call from what else the identity does, nor the other way round, and
-    /// each identity has [`PROBES_PER_SECOND_MIN`] of them. A token that is not known here is no reason to refuse one.
+    /// each identity has [`PROBES_PER_SECOND_MIN`] of them. None is refused for a token that is not known here.
     ///
     /// Callers without an identity have no limit, as for their other calls: a limit for each host would let those behind one address, such
     /// as a load balancer's, take the probes of the others.

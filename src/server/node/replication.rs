@@ -74,8 +74,7 @@ impl<C: Connector> Replication<C> {
         let table = Arc::new(empty_table(base, &versions, inspector));
 
         let disks = Disks::default();
-        let comparison = TableComparison::new(Arc::clone(&table), Arc::clone(identity), environment.blocking);
-        let comparison = Arc::new(comparison);
+        let comparison = Arc::new(TableComparison::new(Arc::clone(&table), Arc::clone(identity), environment.blocking));
         let peer_service = PeerService::new(Arc::clone(identity), &base.plan.members, snapshots.clone())
             .with_versions(Arc::clone(&versions));
         peer_service.report_disk(disks.clone());

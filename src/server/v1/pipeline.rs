@@ -17,11 +17,11 @@ use std::{
 use tokio::task::yield_now;
 use tonic::{Code, Status, Streaming};
 
+pub use self::in_flight::PipelineLimits;
 use self::{
     answers::AnswerQueue,
     in_flight::{MemoryPermit, NotBegun, RequestKind, StreamRequests},
 };
-pub use self::in_flight::PipelineLimits;
 pub(super) use self::{answers::Answers, in_flight::RequestMemory};
 use super::unreadable::explained;
 use crate::{
