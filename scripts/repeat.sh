@@ -3,10 +3,12 @@
 #
 #   scripts/repeat.sh N [FILTER…]      N runs of the tests whose names contain one of the filters; without filters, of all
 #
-# Prints for each test its runs, its failures, and the median and worst time in seconds, the slowest first. The output of a run that failed
-# is kept in target/repeat. LOCKKEEPER_BUSY: how many busy loops (default: 4).
+# The programs run side by side as in the check. Prints for each test its runs, its failures, and the median and worst time in seconds, the
+# slowest first. The output of each run is kept in target/repeat. LOCKKEEPER_BUSY: how many busy loops (default: 4).
 #
-# Exit code: 0 if no test failed, 1 if one did, 2 for invalid arguments.
+# Ctrl-C ends the run that goes on, and prints what was seen until then.
+#
+# Exit code: 0 if no test failed, 1 if one did, 2 for invalid arguments, 130 after Ctrl-C.
 #
 # The times of single tests are an unstable part of Rust's test harness, which a stable one gives when RUSTC_BOOTSTRAP is set. It is set for
 # the test programs alone, not for cargo, which would compile everything again.
@@ -14,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ! ${1:-} =~ ^[1-9][0-9]{0,3}$ ]]; then
-    sed -n '2,12s/^# \{0,1\}//p' scripts/repeat.sh
+    sed -n '2,11s/^# \{0,1\}//p' scripts/repeat.sh
     exit 2
 fi
 runs=$1
@@ -33,51 +35,111 @@ for line in sys.stdin:
         print(os.path.dirname(message["manifest_path"]), message["executable"], sep="\t")
 ')
 
-busy=()
-stop_busy_loops() {
-    [[ ${#busy[@]} == 0 ]] || kill "${busy[@]}" 2>/dev/null || true
-}
-trap stop_busy_loops EXIT
-for _ in $(seq "${LOCKKEEPER_BUSY:-4}"); do
-    (while :; do :; done) &
-    busy+=($!)
-done
+# The process groups of what runs beside this shell: busy loops; this run's programs. Each is its own, so that Ctrl-C is told to this shell
+# alone.
+loops=()
+groups=()
 
-# run_program DIRECTORY PROGRAM OUTPUT OPTION…: runs a test program in this directory.
-run_program() {
-    local directory=$1 program=$2 output=$3
-    shift 3
-    if ! (cd "$directory" && RUSTC_BOOTSTRAP=1 "$program" "$@") >"$output" 2>&1 </dev/null; then
-        echo "run $run: a test of $(basename "${program%-*}") failed: $output" >&2
-        return 1
+# beside COMMAND…: runs it beside what follows.
+beside() {
+    set -m
+    "$@" </dev/null &
+    set +m
+    groups+=($!)
+}
+
+# joined GROUP…: waits for these.
+joined() {
+    local group
+    for group; do
+        wait "$group" || failed=1
+    done
+}
+
+end_groups() {
+    local group
+    for group in ${groups[@]+"${groups[@]}"} "$@"; do
+        kill -- "-$group" 2>/dev/null || true
+    done
+}
+
+busy_loop() {
+    while :; do :; done
+}
+
+# run_programs NAME ENDING [OPTION…]: runs the test programs whose name is this regular expression, one after the other, each with these
+# options. Their output has names with this ending.
+run_programs() {
+    local name=$1 ending=$2 directory program output failed=0
+    shift 2
+    while IFS=$'\t' read -r directory program; do
+        output=$kept/$run-$(basename "$program")$ending.txt
+        if ! (cd "$directory" && RUSTC_BOOTSTRAP=1 exec "$program" "$@") >"$output" 2>&1 </dev/null; then
+            echo "run $run: a test of $(basename "${program%-*}") failed: $output" >&2
+            failed=1
+        fi
+    done < <(grep -E "/$name-[0-9a-f]+\$" <<<"$programs")
+    return "$failed"
+}
+
+# What the check runs: the simulation beside all others; the formats and the clients' scenarios beside the crates; then the nodes, in two
+# processes. Property tests and the simulation draw fresh cases.
+simulation() {
+    renice -n 10 -p "$BASHPID" >/dev/null
+    LOCKKEEPER_SIMULATION_SEEDS=2 run_programs simulation '' "${timed[@]}" "$@"
+}
+
+crates() {
+    run_programs '(lockkeeper.*|rules)' '' "${timed[@]}" "$@"
+}
+
+formats_clients() {
+    local failed=0
+    run_programs pure '' "${timed[@]}" "$@" || failed=1
+    # This one has a harness of its own, which tells no times.
+    run_programs conformance '' "$@" || failed=1
+    return "$failed"
+}
+
+run_all() {
+    groups=()
+    beside simulation "$@"
+    beside crates "$@"
+    beside formats_clients "$@"
+    joined "${groups[@]:1}"
+    [[ -z $interrupted ]] || return 0
+
+    # Filters cannot be combined, so with one it is a single process.
+    local others=(--test-threads "${LOCKKEEPER_TEST_THREADS:-4}" "$@")
+    if [[ $# == 0 ]]; then
+        beside run_programs node .heavy "${timed[@]}" --test-threads 1 "${heavy[@]}"
+        others+=("${heavy[@]/#/--skip=}")
     fi
+    beside run_programs node '' "${timed[@]}" "${others[@]}"
+    joined "${groups[@]}"
 }
 
+timed=(-Zunstable-options --report-time)
 # Those that the check runs one after the other.
-mapfile -t heavy_tests <scripts/heavy-tests.txt
+mapfile -t heavy <scripts/heavy-tests.txt
 
 failed=0
+interrupted=
+trap 'end_groups ${loops[@]+"${loops[@]}"}' EXIT
+trap 'interrupted=yes; end_groups' INT TERM
+
+for _ in $(seq "${LOCKKEEPER_BUSY:-4}"); do
+    beside busy_loop
+done
+loops=(${groups[@]+"${groups[@]}"})
+groups=()
+
 for run in $(seq "$runs"); do
-    while IFS=$'\t' read -r directory program; do
-        output=$kept/$run-$(basename "$program")
-        options=(-Zunstable-options --report-time)
-        heavy=
-        case $(basename "$program") in
-            node-*)
-                # As in the check, two processes side by side. Filters cannot be combined, so with one it is a single process.
-                if [[ $# == 0 ]]; then
-                    run_program "$directory" "$program" "$output.heavy.txt" "${options[@]}" --test-threads 1 "${heavy_tests[@]}" &
-                    heavy=$!
-                    options+=("${heavy_tests[@]/#/--skip=}")
-                fi
-                options+=(--test-threads "${LOCKKEEPER_TEST_THREADS:-4}")
-                ;;
-            # This one has a harness of its own, which tells no times.
-            conformance-*) options=() ;;
-        esac
-        run_program "$directory" "$program" "$output.txt" "${options[@]}" "$@" || failed=1
-        [[ -z $heavy ]] || wait "$heavy" || failed=1
-    done <<<"$programs"
+    run_all "$@"
+    if [[ -n $interrupted ]]; then
+        echo "run $run of $runs was interrupted" >&2
+        break
+    fi
     echo "run $run of $runs done" >&2
 done
 
@@ -98,4 +160,5 @@ for test in sorted(times, key=lambda test: (-failures[test], -statistics.median(
     spent = times[test]
     print(f"{len(spent):5} {failures[test]:6} {statistics.median(spent):9.2f} {max(spent):8.2f}  {'::'.join(test)}")
 PYTHON
+[[ -z $interrupted ]] || exit 130
 exit "$failed"
