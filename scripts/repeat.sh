@@ -3,8 +3,9 @@
 #
 #   scripts/repeat.sh N [FILTER…]      N runs of the tests whose names contain one of the filters; without filters, of all
 #
-# The programs run side by side as in the check. Prints for each test its runs, its failures, and the median and worst time in seconds, the
-# slowest first. The output of each run is kept in target/repeat. LOCKKEEPER_BUSY: how many busy loops (default: 4).
+# The programs run side by side as in the check, and are what it compiled. Prints for each test its runs, its failures, and the median and
+# worst time in seconds, the slowest first. The output of each run is kept in target/repeat. LOCKKEEPER_BUSY: how many busy loops (default:
+# 4).
 #
 # Ctrl-C ends the run that goes on, and prints what was seen until then.
 #
@@ -16,7 +17,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ! ${1:-} =~ ^[1-9][0-9]{0,3}$ ]]; then
-    sed -n '2,11s/^# \{0,1\}//p' scripts/repeat.sh
+    sed -n '2,12s/^# \{0,1\}//p' scripts/repeat.sh
     exit 2
 fi
 runs=$1
@@ -25,6 +26,9 @@ shift
 kept=${CARGO_TARGET_DIR:-target}/repeat
 rm -rf "$kept"
 mkdir -p "$kept"
+
+# What the check compiled.
+export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/linting-rustc.sh
 
 # Each line: the directory in which cargo runs a test program, and the program.
 programs=$(cargo test --locked --workspace --no-run --message-format json | python3 -c '
