@@ -58,7 +58,7 @@ const LOOKS_AT_ALL: usize = 255;
 /// Probability that a feast is about the work of one entry of the log, percent: it takes more luck than other limits.
 const WORK: u32 = 25;
 /// Probability that it is about what is under way at one moment, percent.
-const CROWDS: u32 = 30;
+const CROWDS: u32 = 35;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of a message to a node.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;

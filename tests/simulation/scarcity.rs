@@ -92,7 +92,8 @@ pub(crate) fn node_limits(random: &mut StdRng) -> NodeLimits {
 
     let real = PipelineLimits::REAL;
     let pipelines = PipelineLimits {
-        waits: small(2, 12, real.waits),
+        // The waits of a client of the library share a stream. One that is refused there is tried again, and must find a place.
+        waits: small(24, 48, real.waits),
         requests: small(1, 12, real.requests),
         small_bytes: small(200, 1_024, real.small_bytes),
         waiting_bytes: small(1_000, 12_000, real.waiting_bytes),
@@ -111,9 +112,10 @@ pub(crate) fn node_limits(random: &mut StdRng) -> NodeLimits {
         LongReadLimits { reads: small(2, 8, real.reads), visits_per_turn: small(3, 40, real.visits_per_turn) };
     let real = UnreadAnswerLimits::CLIENTS;
     let unread = UnreadAnswerLimits {
-        connection: small(50_000, 200_000, real.connection),
-        address: small(60_000, 300_000, real.address),
-        node: small(70_000, 400_000, real.node),
+        // A block of a backup is an answer of 128 KiB.
+        connection: small(150_000, 300_000, real.connection),
+        address: small(170_000, 400_000, real.address),
+        node: small(190_000, 450_000, real.node),
         ..real
     };
     NodeLimits {

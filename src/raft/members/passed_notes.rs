@@ -1,6 +1,6 @@
 //! Followers tell the leader what operators have done at them: the leader does not see the request for a backup.
 //!
-//! The audit trail is the log, which only the leader writes. A note that finds no leader for [`PATIENCE`], or a leader of a version from
+//! The audit trail is the log, which only the leader writes. A note that finds no leader for five seconds, or a leader of a version from
 //! before this, is counted in the next note of its node, and stands in that node's own log.
 //!
 //! A note is told once. It is not told again without an answer: a line of the trail would then stand there twice.

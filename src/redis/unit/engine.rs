@@ -536,7 +536,7 @@ impl<S: RedisStore> Engine<S> {
         let interpreter = Arc::clone(&self.interpreter);
         let run = move || {
             let mut view = view;
-            let result = UnitRun::new(&calls, &mut view, &*interpreter, bounds).to_its_end();
+            let result = UnitRun::new(&calls, &mut view, &*interpreter, bounds).run_to_end();
             (result, view)
         };
 

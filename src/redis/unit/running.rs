@@ -88,7 +88,7 @@ impl<'a> UnitRun<'a> {
 
     /// Runs all calls, on a thread for scripts. It cannot be [`UnitRun::in_turns`]: whoever yields needs a runtime that comes back to him,
     /// and this thread has none.
-    pub(super) fn to_its_end(mut self) -> Result<Vec<RedisReply>, RunStop> {
+    pub(super) fn run_to_end(mut self) -> Result<Vec<RedisReply>, RunStop> {
         for call in self.calls {
             let result = self.run(call);
             self.add(result)?;

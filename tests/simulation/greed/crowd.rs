@@ -33,7 +33,7 @@ const TXNS: usize = 90;
 const TXNS_OF_ORDER: usize = 6;
 const ORDERS: usize = 6;
 /// Requests of one pipeline.
-const PIPELINED: u64 = 60;
+const PIPELINED: u64 = 120;
 /// Acquires that wait, sent to each node.
 const WAITS: u64 = 24;
 /// Calls of one request.
@@ -186,7 +186,7 @@ impl Guest {
     async fn crowd_in_pipeline(&mut self, id: u64, place: u64) {
         let Some((session, lease)) = self.crowd_session(id).await else { return };
         let requests = (0..PIPELINED).map(|number| {
-            let bytes = if number % 3 == 2 { 2_000 } else { 0 };
+            let bytes = if number % 3 == 2 { 5_000 } else { 0 };
             let wait = number.is_multiple_of(2);
             let acquire = acquire_of_crowd(&session, number, &crowd_lock(id, number), bytes, wait);
             PipelineRequest { number, what: Some(PipelineCall::Acquire(acquire)) }

@@ -19,7 +19,7 @@ use crate::network;
 
 /// Bytes of the data of a lock, and how often it is asked for.
 const DATA_BYTES: usize = 15_000;
-const READS: usize = 40;
+const READS: usize = 60;
 /// Acquires beside them.
 const ACQUIRES: u64 = 8;
 /// Bytes that the client takes without being read: the least that HTTP/2 has.
