@@ -95,15 +95,15 @@ pub(crate) fn node_limits(random: &mut StdRng) -> NodeLimits {
         // The waits of a client of the library share a stream. One that is refused there is tried again, and must find a place.
         waits: small(24, 48, real.waits),
         requests: small(1, 12, real.requests),
-        small_bytes: small(200, 1_024, real.small_bytes),
-        waiting_bytes: small(1_000, 12_000, real.waiting_bytes),
+        small_bytes: small(600, 1_024, real.small_bytes),
+        waiting_bytes: small(8_000, 40_000, real.waiting_bytes),
         request_bytes: small(1_000, 12_000, real.request_bytes),
-        node_bytes: small(2_000, 20_000, real.node_bytes),
+        node_bytes: small(10_000, 60_000, real.node_bytes),
     };
     let real = WaitLimits::REAL;
     let waits = WaitLimits {
-        passed_on: small(6, 16, real.passed_on),
-        passed_on_for_one: small(6, 16, real.passed_on_for_one),
+        passed_on: small(16, 32, real.passed_on),
+        passed_on_for_one: small(16, 32, real.passed_on_for_one),
         // A client that lost its connections needs a few.
         calls_per_wait: small(4, 8, real.calls_per_wait),
     };

@@ -35,7 +35,7 @@ const ORDERS: usize = 6;
 /// Requests of one pipeline.
 const PIPELINED: u64 = 120;
 /// Acquires that wait, sent to each node.
-const WAITS: u64 = 24;
+const WAITS: u64 = 40;
 /// Calls of one request.
 const REPETITIONS: usize = 16;
 /// For how long those wait.
