@@ -488,11 +488,11 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let tokens = directory.path().join("tokens.toml");
         let policy = directory.path().join("policy.toml");
-        let limits = "[limits.ann]\ncalls-per-second = 1\n[limits.bob]\ncalls-per-second = 30\n";
+        let policy_text = format!("{POLICY}\n[limits.bob]\ncalls-per-second = 30\n");
         let token = |byte| BearerToken::from_random([byte; 32]);
         let named = |byte, name| token(byte).entry(&Identity::new(name).expect("valid"));
         fs::write(&tokens, named(1, "ann") + &named(2, "bob") + &named(3, "eve")).expect("written");
-        fs::write(&policy, limits).expect("written");
+        fs::write(&policy, policy_text).expect("written");
         let config = AuthConfig { tokens, policy, ..AuthConfig::default() };
         let access = Access::open(&config, false).expect("in order");
 
