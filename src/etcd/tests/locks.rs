@@ -166,7 +166,8 @@ async fn a_waiter_that_is_refused_has_left_the_queue_before() {
     for (withdraw, says) in withdrawals {
         let api = with_leases(&[0x77, 0x11, 0x55]).await;
         lock(&api, "jobs", 0x77).await.unwrap();
-        let (second, third) = (queue(&api, "jobs", 0x11).await, queue(&api, "jobs", 0x55).await);
+        let second = queue(&api, "jobs", 0x11).await;
+        let third = queue(&api, "jobs", 0x55).await;
 
         withdraw(&api.store);
         for waiting in [second, third] {

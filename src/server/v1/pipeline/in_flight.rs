@@ -467,7 +467,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_tasks_of_small_requests_that_are_not_answered_are_limited_for_the_node() {
-        let (memory, answers) = (RequestMemory::new(PipelineLimits::REAL), Arc::new(Semaphore::new(0)));
+        let memory = RequestMemory::new(PipelineLimits::REAL);
+        let answers = Arc::new(Semaphore::new(0));
         let task = size_of::<Started>() + BESIDE_TASK_BYTES;
         let mut streams: Vec<_> = (0..100).map(|_| stream(&memory, &answers)).collect();
         let begun: usize = streams.iter_mut().map(fill).sum();
@@ -493,7 +494,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_without_requests_holds_no_memory_for_tasks() {
-        let (memory, answers) = (RequestMemory::new(PipelineLimits::REAL), Arc::new(Semaphore::new(0)));
+        let memory = RequestMemory::new(PipelineLimits::REAL);
+        let answers = Arc::new(Semaphore::new(0));
         let mut idle = stream(&memory, &answers);
         assert_eq!(fill(&mut idle), SHORT);
         answers.add_permits(SHORT);

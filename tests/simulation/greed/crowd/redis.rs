@@ -112,6 +112,7 @@ async fn put_and_read(connection: &mut Connection, refusals: &RefusalJudge, name
     for _ in 0..READS {
         connection.send(&["GET", &key]).await.ok()?;
     }
+    // Simulated time, in which the node answers all that it has room for and nobody reads.
     tokio::time::sleep(super::super::PAUSE * 5).await;
     for _ in 0..READS {
         connection.reply().await.ok()?;
