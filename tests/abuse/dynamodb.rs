@@ -24,13 +24,13 @@ async fn stage() -> Stage {
 }
 
 /// DynamoDB's port of the leader.
-async fn port(stage: &Stage) -> SocketAddr {
+pub(super) async fn port(stage: &Stage) -> SocketAddr {
     let leader = usize::try_from(leader(&stage.cluster).await).expect("few nodes");
     let endpoint = &stage.cluster.dynamodb_endpoints()[leader - 1];
     address(endpoint.strip_prefix("http://").expect("no TLS").trim_end_matches('/'))
 }
 
-fn request(operation: &str, body: &str) -> Vec<u8> {
+pub(super) fn request(operation: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = format!("POST / HTTP/1.1\r\nhost: node\r\nx-amz-target: DynamoDB_20120810.{operation}\r\n");
     format!("{head}content-length: {length}\r\nconnection: close\r\n\r\n{body}").into_bytes()
@@ -47,7 +47,7 @@ async fn ask_without_reading(port: SocketAddr, request: &[u8]) -> TcpStream {
 }
 
 /// The status and the body of the answer.
-async fn call(port: SocketAddr, operation: &str, body: &str) -> (String, String) {
+pub(super) async fn call(port: SocketAddr, operation: &str, body: &str) -> (String, String) {
     let exchange = async {
         let mut stream = TcpStream::connect(port).await.expect("it listens");
         // An answer may come before all of the body was sent.
@@ -67,7 +67,7 @@ async fn ok(port: SocketAddr, operation: &str, body: &Value) {
 }
 
 /// A table with some large items.
-async fn create(port: SocketAddr, items: usize) {
+pub(super) async fn create(port: SocketAddr, items: usize) {
     let table = json!({
         "TableName": "locks", "BillingMode": "PAY_PER_REQUEST",
         "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],

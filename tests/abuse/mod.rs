@@ -21,6 +21,7 @@
 //! * `outage`: clients while their node is cut off: those that come and go, and subscriptions that end at once;
 //! * `zookeeper`: ZooKeeper's port: broken and half frames, sessions of others, many watches, large multis, unread replies, many sessions;
 //! * `amplified`: small requests that ask for much, through the doors of Redis, ZooKeeper and etcd;
+//! * `budgets`: many clients at one time, each within its limits: what they take together has a bound;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
 //!
 //! `frames` encodes HTTP/2 frames itself, since no library sends such sequences. Default sizes fit a debug build and 90 seconds; with
@@ -37,6 +38,7 @@
 
 mod amplified;
 mod arrivals;
+mod budgets;
 mod bulk;
 mod calls;
 mod dynamodb;

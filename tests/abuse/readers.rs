@@ -33,22 +33,25 @@ const WATCH: &str = "/lockkeeper.v1.Locks/Watch";
 const LIST: &str = "/lockkeeper.v1.Locks/List";
 const PIPELINE: &str = "/lockkeeper.v1.Locks/Pipeline";
 
-/// A connection with a small flow control window for each stream and a large one for the connection.
-async fn connect(stage: &Stage) -> h2::client::SendRequest<Bytes> {
+/// The window of HTTP/2 for each stream, unless another one is agreed on.
+const WINDOW: u32 = 65_535;
+
+/// A connection with this flow control window for each stream and a large one for the connection.
+pub(super) async fn connect(stage: &Stage, window: u32) -> h2::client::SendRequest<Bytes> {
     let stream = TcpStream::connect(stage.leader().await).await.expect("it serves");
     let mut settings = h2::client::Builder::new();
-    settings.initial_window_size(65_535).initial_connection_window_size(1 << 30);
+    settings.initial_window_size(window).initial_connection_window_size(1 << 30);
     let (client, connection) = settings.handshake(stream).await.expect("it speaks HTTP/2");
     tokio::spawn(connection);
     client
 }
 
 /// A call whose answer was not read yet.
-struct Unread {
+pub(super) struct Unread {
     path: &'static str,
     answer: h2::RecvStream,
     /// Keeps the stream of requests open.
-    _requests: h2::SendStream<Bytes>,
+    requests: h2::SendStream<Bytes>,
 }
 
 impl Unread {
@@ -66,7 +69,14 @@ impl Unread {
             requests.send_data(message, !more).expect("it is open");
         }
         let answer = timeout(LONG, answer).await.expect("in time").expect("the connection stays").into_body();
-        Self { path, answer, _requests: requests }
+        Self { path, answer, requests }
+    }
+
+    /// A pipeline with so many requests for a lock, in frames as large as may be: HTTP/2 ends a connection with too many small ones that
+    /// wait.
+    pub(super) async fn gets(client: &h2::client::SendRequest<Bytes>, name: &str, requests: u64) -> Self {
+        let all: Vec<_> = (1..=requests).flat_map(|number| get(number, name.to_owned())).collect();
+        Self::ask(client, PIPELINE, [Bytes::from(all)], true).await
     }
 
     /// Reads the answer to its end: the status code and the message.
@@ -82,6 +92,23 @@ impl Unread {
             text("grpc-status").unwrap_or_default(),
             format!("{}: {}", self.path, text("grpc-message").unwrap_or_default()),
         )
+    }
+}
+
+/// A request of a pipeline for a lock.
+fn get(number: u64, name: String) -> Bytes {
+    let get = GetRequest { name, ..GetRequest::default() };
+    framed(&PipelineRequest { number, what: Some(Asked::Get(get)) })
+}
+
+/// A pipeline whose client sends each request when it has read the answer to the one before.
+pub(super) async fn read_one_by_one(stage: &Stage, requests: u64) {
+    let client = connect(stage, WINDOW).await;
+    let mut stream = Unread::ask(&client, PIPELINE, [], true).await;
+    for number in 1..=requests {
+        stream.requests.send_data(get(number, "none".to_owned()), false).expect("it is open");
+        let data = timeout(LONG, stream.answer.data()).await.expect("in time").expect("an answer").expect("no error");
+        stream.answer.flow_control().release_capacity(data.len()).expect("it came");
     }
 }
 
@@ -107,22 +134,19 @@ async fn calls_whose_answers_are_not_read_are_ended() {
 
 async fn read_nothing(stage: &Stage, session: &Session) {
     let (watches, lists) = (sized(100, 1_000), sized(100, 2_000));
-    let client = connect(stage).await;
+    let client = connect(stage, WINDOW).await;
     let watch = framed(&WatchRequest::default());
     let mut unread = Vec::new();
     for _ in 0..watches {
         unread.push(Unread::ask(&client, WATCH, [watch.clone()], false).await);
     }
     let list = framed(&ListRequest { prefix: "unread/".to_owned(), ..ListRequest::default() });
-    let client = connect(stage).await;
+    let client = connect(stage, WINDOW).await;
     for _ in 0..lists {
         unread.push(Unread::ask(&client, LIST, [list.clone()], false).await);
     }
-    let client = connect(stage).await;
-    let gets = (1..=2_000).map(|number| {
-        let get = GetRequest { name: format!("unread/{}", number % LOCKS as u64), ..GetRequest::default() };
-        framed(&PipelineRequest { number, what: Some(Asked::Get(get)) })
-    });
+    let client = connect(stage, WINDOW).await;
+    let gets = (1..=2_000).map(|number| get(number, format!("unread/{}", number % LOCKS as u64)));
     unread.push(Unread::ask(&client, PIPELINE, gets, true).await);
     let renewals =
         (1..=20_000).map(|sequence| framed(&KeepAliveRequest { session_id: session.id().to_string(), sequence }));

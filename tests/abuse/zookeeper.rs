@@ -87,10 +87,15 @@ async fn answer(port: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-fn frame(payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(payload: &[u8]) -> Vec<u8> {
     let mut frame = JuteWriter::default();
     frame.buffer(Some(payload));
     frame.0
+}
+
+/// The first frame of a client without a session.
+pub(super) fn first_frame() -> Vec<u8> {
+    frame(&connect_payload(0, &[0; 16]))
 }
 
 /// The payload of a connect.
