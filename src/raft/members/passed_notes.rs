@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use openraft::async_runtime::WatchReceiver as _;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     replica::Replica,
 };
 use lockkeeper_machine::Note;
+use lockkeeper_table::MemberNode;
 use lockkeeper_transport::Connector;
 
 /// How long a note waits for a leader, and how long that is waited for.
@@ -40,8 +42,7 @@ async fn is_told<C: Connector, D: SnapshotSource>(replica: &Replica, prober: &Pr
             return true;
         }
 
-        let leader = replica.leader().filter(|(id, _)| *id != replica.node_id());
-        if let Some((leader, node)) = leader {
+        if let Some((leader, node)) = leading_member(replica) {
             return prober.tell_note(leader, &node, note.clone(), PATIENCE).await.is_ok();
         }
         if Instant::now() >= until {
@@ -49,4 +50,12 @@ async fn is_told<C: Connector, D: SnapshotSource>(replica: &Replica, prober: &Pr
         }
         sleep(PAUSE).await;
     }
+}
+
+/// The leader, unless it is this node, as the log names it: a call needs its incarnation, which a configured address lacks.
+fn leading_member(replica: &Replica) -> Option<(u64, MemberNode)> {
+    let metrics = replica.raft().server_metrics();
+    let metrics = metrics.borrow_watched();
+    let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
+    Some((leader, metrics.membership_config.get_node(&leader)?.clone()))
 }
