@@ -31,8 +31,10 @@ const REPORT: &str = "report.json";
 
 /// Async code nests deeply without optimizations.
 const STACK_BYTES: usize = 64 << 20;
-/// A run that takes longer hangs.
+/// A run that computes for longer hangs: processor time, of which a busy machine gives it little in a second.
 const LIMIT: Duration = Duration::from_secs(1_200);
+/// One that computes nothing for this time hangs too.
+const STILL: Duration = Duration::from_secs(300);
 
 /// The result of a seed.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
@@ -89,18 +91,38 @@ pub(crate) fn run(seed: u64, directory: &Path, asked: Asked) -> io::Result<Repor
 }
 
 fn wait(child: &mut Child) -> io::Result<String> {
-    let began = Instant::now();
+    let mut computed = Duration::ZERO;
+    let mut moved_at = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status.to_string());
         }
-        if began.elapsed() > LIMIT {
+
+        let now = processor_time(child.id())?;
+        if now > computed {
+            computed = now;
+            moved_at = Instant::now();
+        }
+        if computed > LIMIT || moved_at.elapsed() > STILL {
             child.kill()?;
             child.wait()?;
-            return Ok(format!("it did not end within {} s", LIMIT.as_secs()));
+            return Ok(format!(
+                "it did not end: {} s of processor time, none in the last {} s",
+                computed.as_secs(),
+                moved_at.elapsed().as_secs()
+            ));
         }
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The processor time of all threads of a process that was not waited for yet: fields `utime` and `stime` of proc_pid_stat(5).
+fn processor_time(process: u32) -> io::Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name before them, in parentheses, may have spaces.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>();
+    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
 /// Does one run, of the seed that the environment names.
