@@ -112,10 +112,10 @@ node() {
     return "$failed"
 }
 
-# The same two seeds in each check, so that it says something of the change alone. Each takes half as long as it would draw: so the other
-# tests leave enough processor time. Whole ones are run by scripts/simulate.sh, which the nightly script calls.
+# The same two seeds in each check, so that it says something of the change alone. Each takes a third of the time that it would draw: so the
+# other tests have processor time left. Whole ones are run by scripts/simulate.sh, which the nightly script calls.
 simulation() {
-    LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 LOCKKEEPER_SIMULATED_SECONDS=30 nice -n 10 \
+    LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 LOCKKEEPER_SIMULATED_SECONDS=20 nice -n 10 \
         cargo test --locked --test simulation -- --nocapture
 }
 
