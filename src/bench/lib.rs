@@ -71,7 +71,7 @@ pub use latencies::Latencies;
 pub use overload::Overload;
 pub use report::BenchReport;
 pub use target::Where;
-pub use usage::resident_bytes;
+pub use usage::{cpu_of_process, resident_bytes};
 
 use background::Background;
 use lockkeeper_client as client;

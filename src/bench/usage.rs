@@ -43,8 +43,8 @@ impl Cpu {
     }
 }
 
-/// The CPU time of all threads of a process, in user mode and kernel mode.
-fn cpu_of_process(pid: u32) -> Option<Duration> {
+/// The CPU time of all threads of a process, in user mode and kernel mode, or `None` if there is no such process or this is not Linux.
+pub fn cpu_of_process(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The process name comes first and may contain anything, even spaces. After it the state is the first field, and user
     // and system time are the 12th and 13th.

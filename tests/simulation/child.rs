@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockkeeper::planted::Planted;
+use lockkeeper::{bench::cpu_of_process, planted::Planted};
 use serde::{Deserialize, Serialize};
 
 use crate::{plan::Plan, run, system, trace};
@@ -98,7 +98,8 @@ fn wait(child: &mut Child) -> io::Result<String> {
             return Ok(status.to_string());
         }
 
-        let now = processor_time(child.id())?;
+        // It was not waited for yet, so it is still there.
+        let now = cpu_of_process(child.id()).unwrap_or_default();
         if now > computed {
             computed = now;
             moved_at = Instant::now();
@@ -114,15 +115,6 @@ fn wait(child: &mut Child) -> io::Result<String> {
         }
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// The processor time of all threads of a process that was not waited for yet: fields `utime` and `stime` of proc_pid_stat(5).
-fn processor_time(process: u32) -> io::Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name before them, in parentheses, may have spaces.
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ticks = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>();
-    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
 /// Does one run, of the seed that the environment names.
