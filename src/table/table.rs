@@ -541,7 +541,7 @@ impl Table {
     /// The last event of the history before it changed was `before`, or `None` if this is another history.
     fn tell_watches(&self, history: EntryHistory, before: Option<Revision>) {
         let last = history.place().1.map_or(0, |last| last.0);
-        let before = before.filter(|before| history.after(*before, None).is_ok());
+        let before = before.filter(|before| *before >= history.compacted());
 
         // Kept first: a watcher that is woken finds them.
         self.history_of_entries.send_if_modified(|known| {

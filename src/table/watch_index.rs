@@ -161,6 +161,11 @@ impl WatchIndex {
             // Events that were left to the dispatcher come first. A watch that is told of a later position would take it that there was
             // nothing before.
             let is_next = turn.dispatched() >= left || Planted::WatchesOutOfOrder.is_on();
+            if is_next && turn.0.ranges.count == 0 {
+                // Nobody asked: not even a look at the events.
+                turn.0.complete(up_to);
+                return true;
+            }
             let is_taken = is_next && turn.0.ranges.is_little(events().map(|(key, _)| key));
             if is_taken {
                 events().for_each(|(key, position)| turn.wake(key, position));

@@ -17,7 +17,7 @@ use lockkeeper::{
     machine::{Key, KeyRange, Put, PutLease, Txn, TxnOperation, Value},
     proto::v1::{StatusRequest, cluster_client::ClusterClient},
     raft::messages::keyspace_client::KeyspaceClient,
-    table::{codec::keyspace::write_txn, messages as pb},
+    table::{codec::transactions::write_txn, messages as pb},
 };
 use tokio::{
     task::JoinHandle,

@@ -26,7 +26,7 @@ use lockkeeper::{
         locks_client::LocksClient, sessions_client::SessionsClient,
     },
     raft::messages::keyspace_client::KeyspaceClient,
-    table::codec::keyspace::write_txn,
+    table::codec::transactions::write_txn,
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::{

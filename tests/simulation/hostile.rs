@@ -31,7 +31,7 @@ use lockkeeper::{
     },
     raft::messages::keyspace_client::KeyspaceClient,
     server::DOMAIN,
-    table::codec::keyspace::write_txn,
+    table::codec::transactions::write_txn,
 };
 use rand::Rng as _;
 use tokio::time::{Instant, sleep, timeout};

@@ -27,7 +27,10 @@ use lockkeeper::{
     },
     table::{
         Applied,
-        codec::keyspace::{read_entry, write_key, write_txn},
+        codec::{
+            keyspace::{read_entry, write_key},
+            transactions::write_txn,
+        },
         messages as pb,
     },
 };

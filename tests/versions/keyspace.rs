@@ -9,7 +9,7 @@ use lockkeeper::{
     proto::v1::{OpenSessionRequest, sessions_client::SessionsClient},
     raft::messages::keyspace_client::KeyspaceClient,
     table::{
-        codec::keyspace::write_txn,
+        codec::transactions::write_txn,
         messages::{self as pb, txn_operation::Kind},
     },
 };

@@ -92,6 +92,14 @@ impl Machine {
         draft.set_children(parent, &above, children);
     }
 
+    /// Deletes an existing entry. Fails if it has children.
+    pub(super) fn plan_deletion(&self, key: &Key, entry: &Entry, draft: &mut Draft) -> Result<(), OperationObstacle> {
+        if entry.kin.is_some() {
+            return self.plan_deletions(vec![key.clone()], draft);
+        }
+        Ok(draft.write(key.clone(), None)?)
+    }
+
     /// Deletes existing entries. Fails for one that then still has children. All entries of one operation are deleted at once, so the order
     /// of their keys does not matter.
     pub(super) fn plan_deletions(&self, keys: Vec<Key>, draft: &mut Draft) -> Result<(), OperationObstacle> {

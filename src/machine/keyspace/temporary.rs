@@ -32,6 +32,9 @@ impl Machine {
     /// The sessions that a transaction opens for temporary entries, and the bytes of its temporary entries at the most. Refuses what
     /// exceeds their limits.
     pub(super) fn plan_temporaries(&self, txn: &Txn) -> Result<(BTreeSet<SessionId>, usize), Refusal> {
+        if !txn.may_have_temporaries() {
+            return Ok((BTreeSet::new(), 0));
+        }
         let [then, otherwise] = [txn.then(), txn.otherwise()].map(|branch| (Txn::temporaries(branch), branch));
         let [in_then, in_otherwise] =
             [&then, &otherwise].map(|(sessions, branch)| self.new_temporaries(sessions, branch));

@@ -214,9 +214,10 @@ impl Machine {
             TxnOperation::PutChild(child) => self.plan_child(child, draft)?,
             TxnOperation::Expire(expire) => self.plan_expire(expire, draft)?,
             TxnOperation::Delete(key) => {
-                let is_there = self.drafted(key, draft).is_some();
-                if is_there {
-                    self.plan_deletions(vec![key.clone()], draft)?;
+                let entry = self.drafted(key, draft);
+                let is_there = entry.is_some();
+                if let Some(entry) = entry {
+                    self.plan_deletion(key, &entry, draft)?;
                 }
                 TxnResult::Deleted(is_there.into())
             }
@@ -297,8 +298,8 @@ impl Machine {
     ) -> Result<TxnResult, OperationObstacle> {
         let before = self.drafted(&put.key, draft);
         if put.lease.deadline().is_some_and(|deadline| self.end_of(deadline) <= self.now()) {
-            if before.is_some() {
-                self.plan_deletions(vec![put.key.clone()], draft)?;
+            if let Some(before) = before {
+                self.plan_deletion(&put.key, &before, draft)?;
             }
             return Ok(TxnResult::Put);
         }

@@ -380,6 +380,9 @@ impl Txn {
     /// The sessions of one branch that are opened for a *temporary* entry: one that is alone with its session, is deleted when the session
     /// ends, and claims no lock. Adapters kept in them what they must remember for a time, before [`PutLease::Temporary`].
     pub fn temporaries(branch: &[TxnOperation]) -> BTreeSet<SessionId> {
+        if opens(branch).next().is_none() {
+            return BTreeSet::new();
+        }
         let mut opened: BTreeMap<SessionId, usize> = opens(branch).map(|new| (new.session, 0)).collect();
         for operation in branch {
             let Some(put) = operation.put() else { continue };
@@ -433,6 +436,12 @@ impl Txn {
     /// Whether it puts what an adapter remembers for a time without a session, in either branch.
     pub fn has_temporary_deadlines(&self) -> bool {
         self.operations().filter_map(TxnOperation::put).any(|put| put.lease.is_temporary())
+    }
+
+    /// Whether it may put a temporary entry, with a session or without, in either branch.
+    pub(crate) fn may_have_temporaries(&self) -> bool {
+        [&self.then, &self.otherwise].into_iter().any(|branch| opens(branch).next().is_some())
+            || self.has_temporary_deadlines()
     }
 
     /// Whether it puts something, in either branch.

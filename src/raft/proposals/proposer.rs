@@ -1,9 +1,10 @@
 //! Proposing commands: batches and group commit.
 //!
 //! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough, by its commands, their bytes
-//! or the work that they are; nothing lingers. Two batches are in flight at a time, so that the disk and the peers always have the next
-//! one; meanwhile the queue fills, and the next batch is larger. A full queue refuses at once. Large commands wait for a turn of their own
-//! before they are in the queue (see `under_way`). A batch is bound to the term of the leader that stamped it.
+//! or the work that they are; nothing lingers while no batch is in flight. Two can be, so that the disk and the peers have the next one,
+//! but a small one waits for the other; meanwhile the queue fills, and the next batch is larger. A full queue refuses at once. Large
+//! commands wait for a turn of their own before they are in the queue (see `under_way`). A batch is bound to the term of the leader that
+//! stamped it.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -53,6 +54,11 @@ pub const BATCH_UNITS: usize = 32 * 1024;
 /// Batches between the proposer and the table: one being written, and the next one filling. More of them would be smaller, and cost more
 /// fsyncs for the same commands.
 const IN_FLIGHT: usize = 2;
+/// Beside another one, a batch has at least this part of the commands of the one before it. Each batch costs all nodes an entry, a sync and
+/// some wake-ups, so the commands of a small one wait for the other, and those that come meanwhile join them.
+const BESIDE_PART: usize = 2;
+/// They wait for this long at most: the other may be held up by a slow disk, or by the loss of the quorum.
+const BESIDE_WAIT: Duration = Duration::from_millis(5);
 // Fewer would leave a batch in flight half empty while large commands wait for their turn.
 const _: () = assert!(UNITS_UNDER_WAY_MAX == 2 * IN_FLIGHT * BATCH_UNITS);
 
@@ -393,11 +399,18 @@ impl ProposalQueue {
 /// Batches the proposals and gives them to openraft. Returns when the last proposer is gone, or openraft has stopped.
 pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environment: Environment, limits: Limits) {
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
-    let mut over = None;
+    let mut first = None;
+    let mut commands_before = 0;
     loop {
         // Acquired first: commands that arrive while all places are taken join the next batch.
         let permit = Arc::clone(&in_flight).acquire_owned().await.expect("the semaphore is never closed");
-        let Some(proposals) = next_batch(&mut intake, &mut over).await else { return };
+        if first.is_none() {
+            first = intake.proposals.recv().await;
+        }
+        let waiting = usize::from(first.is_some()) + intake.proposals.len();
+        give_way(&in_flight, waiting, commands_before).await;
+        let Some(proposals) = next_batch(&mut intake, &mut first).await else { return };
+        commands_before = proposals.len();
 
         let leadership = led.borrow().clone();
         let Some(leadership) = leadership else {
@@ -420,15 +433,23 @@ pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
     }
 }
 
-/// The next batch: the queued commands, at least one, up to a batch's limits. `over` is the command that did not fit into the previous
-/// one.
-async fn next_batch(intake: &mut ProposalQueue, over: &mut Option<Proposal>) -> Option<Vec<Proposal>> {
+/// Waits for the other batch in flight, if so few commands wait that they are to join others. The caller has one of the places.
+async fn give_way(in_flight: &Semaphore, commands: usize, commands_before: usize) {
+    if commands * BESIDE_PART < commands_before {
+        // The other places are all free once no other batch is in flight.
+        let _ = timeout(BESIDE_WAIT, in_flight.acquire_many(IN_FLIGHT as u32 - 1)).await;
+    }
+}
+
+/// The next batch: the queued commands, at least one, up to a batch's limits. `first` is the one that it begins with, if that was taken out
+/// of the queue; afterwards it is the command that did not fit.
+async fn next_batch(intake: &mut ProposalQueue, first: &mut Option<Proposal>) -> Option<Vec<Proposal>> {
     let ProposalQueue { proposals, limits } = intake;
     let mut batch = Vec::new();
     let mut bytes = 0;
     let mut units = 0;
     loop {
-        let proposal = match over.take() {
+        let proposal = match first.take() {
             Some(proposal) => proposal,
             None if batch.is_empty() => proposals.recv().await?,
             None => match proposals.try_recv() {
@@ -448,7 +469,7 @@ async fn next_batch(intake: &mut ProposalQueue, over: &mut Option<Proposal>) -> 
             && let Some(limit) = limits.batch_end(batch.len(), bytes, units)
         {
             limit.note();
-            *over = Some(proposal);
+            *first = Some(proposal);
             return Some(batch);
         }
 

@@ -13,7 +13,10 @@ use lockkeeper_machine::{
 use lockkeeper_raft::messages::keyspace_client::KeyspaceClient;
 use lockkeeper_table::{
     Malformed,
-    codec::keyspace::*,
+    codec::{
+        keyspace::*,
+        transactions::{read_txn, write_txn},
+    },
     messages::{self as pb, commit_outcome, txn_result},
 };
 
@@ -51,7 +54,7 @@ impl Encode for Txn {
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
-        let txn = read_txn(message).map_err(malformed("txn"))?;
+        let txn = read_txn(&message).map_err(malformed("txn"))?;
         bounded("txn", txn.check_limits())?;
         Ok(txn)
     }

@@ -3,11 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::{
-    Malformed,
-    keyspace::{read_txn, write_txn},
-    values::*,
-};
+use super::{Malformed, transactions, values::*};
 use crate::messages as pb;
 use lockkeeper_machine::*;
 
@@ -18,63 +14,9 @@ pub fn encode(time: Time, limits: Limits, commands: &[Command]) -> Bytes {
 
 /// One command of a batch. Its caller's task encodes it, so that the thread of Raft only copies bytes.
 pub fn encode_command(command: &Command) -> Bytes {
-    write_command(command).encode_to_vec().into()
-}
-
-/// Decodes what [`encode_command`] wrote.
-pub fn decode_command(bytes: Bytes) -> Result<Command, Malformed> {
-    let command = pb::Command::decode(bytes).map_err(|_| Malformed("a command that cannot be decoded"))?;
-    read_command(command)
-}
-
-/// The payload of one log entry with these commands, each by [`encode_command`].
-pub fn encode_batch(time: Time, limits: Limits, commands: Vec<Bytes>) -> Bytes {
-    let batch =
-        pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, commands, limits: Some(write_limits(limits)) };
-    batch.encode_to_vec().into()
-}
-
-/// Decodes what [`encode`] wrote. Fails on anything else: the log is damaged, or was written by a newer version. Checks no limit, but for
-/// those that the batch names: a command beyond a limit of this version was within those of the version that proposed it.
-///
-/// A batch without limits was written by a version that had none, and keeps its meaning: [`Limits::NONE`].
-pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> {
-    let batch = pb::Batch::decode(bytes.clone()).map_err(|_| Malformed("a batch that cannot be decoded"))?;
-    let time = Time { stamp: Stamp(batch.stamp_ms), wall: WallTime(batch.wall_ms) };
-    let limits = batch.limits.map_or(Limits::NONE, read_limits);
-
-    let mut commands = Vec::with_capacity(batch.commands.len());
-    for command in batch.commands {
-        commands.push(decode_command(command)?);
-    }
-    Ok((time, limits, commands))
-}
-
-fn write_limits(limits: Limits) -> pb::Limits {
-    let Limits { work, grants_per_session, table_bytes, session_bytes } = limits;
-    let written = |limit: usize| (limit != usize::MAX).then_some(limit as u64);
-    pb::Limits {
-        work: written(work),
-        grants_per_session: written(grants_per_session),
-        table_bytes: written(table_bytes),
-        session_bytes: written(session_bytes),
-    }
-}
-
-fn read_limits(limits: pb::Limits) -> Limits {
-    let read = |limit: Option<u64>| limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    Limits {
-        // With 0 the backlog would never shrink.
-        work: read(limits.work).max(1),
-        grants_per_session: read(limits.grants_per_session),
-        table_bytes: read(limits.table_bytes),
-        session_bytes: read(limits.session_bytes),
-    }
-}
-
-fn write_command(command: &Command) -> pb::Command {
     use pb::command::Kind;
     let kind = match command {
+        Command::Txn(txn) => return transactions::encode_command(txn),
         Command::Open { session, ttl, label, address, owner } => Kind::Open(pb::Open {
             session: write_session(*session),
             ttl_ms: ttl.as_millis(),
@@ -132,7 +74,6 @@ fn write_command(command: &Command) -> pb::Command {
         }),
 
         // The keyspace.
-        Command::Txn(txn) => Kind::Txn(write_txn(txn)),
         Command::Compact { revision } => Kind::Compact(pb::Compaction { revision: revision.0 }),
 
         Command::Tick => Kind::Tick(pb::Tick {}),
@@ -148,7 +89,61 @@ fn write_command(command: &Command) -> pb::Command {
         Command::Probe => Kind::Probe(pb::Probe {}),
     };
 
-    pb::Command { kind: Some(kind) }
+    pb::Command { kind: Some(kind) }.encode_to_vec().into()
+}
+
+/// Decodes what [`encode_command`] wrote.
+pub fn decode_command(bytes: Bytes) -> Result<Command, Malformed> {
+    if let Some(txn) = transactions::decode_command(&bytes) {
+        return txn.map(Command::Txn);
+    }
+    let command = pb::Command::decode(bytes).map_err(|_| Malformed("a command that cannot be decoded"))?;
+    read_command(command)
+}
+
+/// The payload of one log entry with these commands, each by [`encode_command`].
+pub fn encode_batch(time: Time, limits: Limits, commands: Vec<Bytes>) -> Bytes {
+    let batch =
+        pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, commands, limits: Some(write_limits(limits)) };
+    batch.encode_to_vec().into()
+}
+
+/// Decodes what [`encode`] wrote. Fails on anything else: the log is damaged, or was written by a newer version. Checks no limit, but for
+/// those that the batch names: a command beyond a limit of this version was within those of the version that proposed it.
+///
+/// A batch without limits was written by a version that had none, and keeps its meaning: [`Limits::NONE`].
+pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> {
+    let batch = pb::Batch::decode(bytes.clone()).map_err(|_| Malformed("a batch that cannot be decoded"))?;
+    let time = Time { stamp: Stamp(batch.stamp_ms), wall: WallTime(batch.wall_ms) };
+    let limits = batch.limits.map_or(Limits::NONE, read_limits);
+
+    let mut commands = Vec::with_capacity(batch.commands.len());
+    for command in batch.commands {
+        commands.push(decode_command(command)?);
+    }
+    Ok((time, limits, commands))
+}
+
+fn write_limits(limits: Limits) -> pb::Limits {
+    let Limits { work, grants_per_session, table_bytes, session_bytes } = limits;
+    let written = |limit: usize| (limit != usize::MAX).then_some(limit as u64);
+    pb::Limits {
+        work: written(work),
+        grants_per_session: written(grants_per_session),
+        table_bytes: written(table_bytes),
+        session_bytes: written(session_bytes),
+    }
+}
+
+fn read_limits(limits: pb::Limits) -> Limits {
+    let read = |limit: Option<u64>| limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    Limits {
+        // With 0 the backlog would never shrink.
+        work: read(limits.work).max(1),
+        grants_per_session: read(limits.grants_per_session),
+        table_bytes: read(limits.table_bytes),
+        session_bytes: read(limits.session_bytes),
+    }
 }
 
 fn write_operation(session: SessionId, request: Option<&Request>, operation: &Operation) -> pb::command::Kind {
@@ -250,7 +245,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             Command::Resize { name: read_name(&name)?, permits: read_permits(permits)?, by: read_identity(&by)? }
         }
 
-        Kind::Txn(txn) => Command::Txn(read_txn(txn)?),
+        Kind::Txn(txn) => Command::Txn(transactions::read_txn(&txn)?),
         Kind::Compact(pb::Compaction { revision }) => Command::Compact { revision: Revision(revision) },
 
         Kind::Tick(pb::Tick {}) => Command::Tick,

@@ -2,7 +2,8 @@
 //!
 //! * [`commands`]: the payload of a log entry, which is a batch of commands;
 //! * [`records`]: the content of a snapshot, one record after another;
-//! * [`keyspace`]: transactions and entries of the keyspace, which are in both, and in the calls between nodes;
+//! * [`keyspace`]: entries of the keyspace, which are in snapshots and in the calls between nodes;
+//! * [`transactions`]: its transactions, which are in the log and in those calls;
 //! * `values`: the names, sessions and locks that all of them share.
 //!
 //! The bytes are protobuf, so a field that is added later leaves old logs readable. Reading checks the form of a value and no limit: a
@@ -11,8 +12,10 @@
 //! Absent on purpose: the envelope. The log says which entry a batch belongs to, and the file of a snapshot has the checksum.
 
 pub mod commands;
+mod fields;
 pub mod keyspace;
 pub mod records;
+pub mod transactions;
 mod values;
 
 /// A message that lacks a required field, or has an impossible value.

@@ -14,12 +14,17 @@ use lockkeeper_machine::*;
 
 /// A session's id as it is in messages.
 pub fn write_session(id: SessionId) -> Bytes {
-    Bytes::copy_from_slice(&id.0.to_be_bytes())
+    Bytes::copy_from_slice(&session_bytes(id))
+}
+
+pub(super) fn session_bytes(id: SessionId) -> [u8; 16] {
+    id.0.to_be_bytes()
 }
 
 /// The session's id of a message. Fails on one of another length.
-pub fn read_session(bytes: &Bytes) -> Result<SessionId, Malformed> {
-    let bytes = <[u8; 16]>::try_from(&bytes[..]).map_err(|_| Malformed("a session id that is not 16 bytes long"))?;
+pub fn read_session(bytes: &(impl AsRef<[u8]> + ?Sized)) -> Result<SessionId, Malformed> {
+    let bytes =
+        <[u8; 16]>::try_from(bytes.as_ref()).map_err(|_| Malformed("a session id that is not 16 bytes long"))?;
     Ok(SessionId(u128::from_be_bytes(bytes)))
 }
 

@@ -16,7 +16,7 @@ use lockkeeper::{
     },
     raft::messages::keyspace_client::KeyspaceClient,
     table::{
-        codec::keyspace::{write_select, write_txn},
+        codec::{keyspace::write_select, transactions::write_txn},
         messages::{self as pb, commit_outcome},
     },
 };

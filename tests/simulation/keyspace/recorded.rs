@@ -18,7 +18,10 @@ use lockkeeper::{
     },
     raft::messages::keyspace_client::KeyspaceClient,
     table::{
-        codec::keyspace::{read_entry, read_key, write_key, write_range, write_txn},
+        codec::{
+            keyspace::{read_entry, read_key, write_key, write_range},
+            transactions::write_txn,
+        },
         messages as pb,
     },
 };

@@ -21,8 +21,9 @@ use lockkeeper::{
     server::DOMAIN,
     table::{
         Malformed,
-        codec::keyspace::{
-            read_entry, read_failure, read_key, write_key, write_range, write_select, write_session, write_txn,
+        codec::{
+            keyspace::{read_entry, read_failure, read_key, write_key, write_range, write_select, write_session},
+            transactions::write_txn,
         },
         messages::{self as pb, txn_result},
     },

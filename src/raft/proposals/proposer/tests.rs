@@ -133,6 +133,28 @@ async fn a_batch_has_a_limit_of_work() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_small_batch_waits_for_the_one_in_flight_but_not_for_long() {
+    let in_flight = Semaphore::new(IN_FLIGHT);
+    let own = in_flight.acquire().await.expect("it is free");
+    let goes_on = |commands| futures::FutureExt::now_or_never(give_way(&in_flight, commands, 8)).is_some();
+    assert!(goes_on(1), "nothing is in flight");
+
+    let other = in_flight.acquire().await.expect("it is free");
+    assert!(goes_on(4) && !goes_on(3));
+    let mut waits = Box::pin(give_way(&in_flight, 3, 8));
+    assert!(futures::poll!(&mut waits).is_pending());
+    drop(other);
+    assert!(futures::poll!(&mut waits).is_ready());
+    assert!(in_flight.try_acquire().is_ok(), "the other place is for a batch");
+
+    let _other = in_flight.acquire().await.expect("it is free");
+    let began = Instant::now();
+    give_way(&in_flight, 3, 8).await;
+    assert_eq!(began.elapsed(), BESIDE_WAIT);
+    drop(own);
+}
+
 #[tokio::test]
 async fn commands_of_a_term_that_is_over_are_refused() {
     let proposal = |term| {
