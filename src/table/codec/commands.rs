@@ -3,7 +3,15 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::{Malformed, transactions, values::*};
+use super::{
+    Malformed,
+    fields::MessageFields,
+    session_commands::{
+        ACQUIRE, RELEASE, decode_acquire, decode_release, encode_acquire, encode_release, read_acquire, read_release,
+    },
+    transactions::{self, TXN, decode_txn, read_txn},
+    values::*,
+};
 use crate::messages as pb;
 use lockkeeper_machine::*;
 
@@ -37,23 +45,20 @@ pub fn encode_command(command: &Command) -> Bytes {
             reason: reason.as_ref().map_or_else(String::new, |reason| reason.as_str().into()),
         }),
 
-        Command::Session { session, request, operation } => write_operation(*session, request.as_ref(), operation),
+        Command::Session { session, request, operation } => {
+            let request = request.as_ref();
+            match operation {
+                Operation::Acquire(acquire) => return encode_acquire(*session, request, acquire),
+                Operation::Release(target) => return encode_release(*session, request, target),
+                Operation::Update(update) => Kind::Update(write_update(*session, request, update)),
+            }
+        }
 
         // What operators ask for.
         Command::CancelWait { ticket, repeats } => {
             Kind::CancelWait(pb::CancelWait { ticket: ticket.0, repeats: *repeats })
         }
-        Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now, by }) => {
-            Kind::ForceRelease(pb::ForceRelease {
-                name: name.as_str().into(),
-                token: token.map(|token| token.0),
-                reason: reason.as_str().into(),
-                now: *now,
-                after: after.0,
-                up_to: up_to.map(|token| token.0),
-                by: write_identity(by.as_ref()),
-            })
-        }
+        Command::ForceRelease(force) => Kind::ForceRelease(write_force_release(force)),
         Command::RemoveWaiter { name, ticket, by } => Kind::RemoveWaiter(pb::RemoveWaiter {
             name: name.as_str().into(),
             ticket: ticket.0,
@@ -94,8 +99,12 @@ pub fn encode_command(command: &Command) -> Bytes {
 
 /// Decodes what [`encode_command`] wrote.
 pub fn decode_command(bytes: Bytes) -> Result<Command, Malformed> {
-    if let Some(txn) = transactions::decode_command(&bytes) {
-        return txn.map(Command::Txn);
+    // A command has one field.
+    match MessageFields::new(&bytes).next() {
+        Some(Ok((ACQUIRE, message))) => return decode_acquire(message.bytes()?),
+        Some(Ok((RELEASE, message))) => return decode_release(message.bytes()?),
+        Some(Ok((TXN, message))) => return decode_txn(message.bytes()?).map(Command::Txn),
+        _ => {}
     }
     let command = pb::Command::decode(bytes).map_err(|_| Malformed("a command that cannot be decoded"))?;
     read_command(command)
@@ -146,35 +155,27 @@ fn read_limits(limits: pb::Limits) -> Limits {
     }
 }
 
-fn write_operation(session: SessionId, request: Option<&Request>, operation: &Operation) -> pb::command::Kind {
-    use pb::command::Kind;
-    let session = write_session(session);
-    let request = request.map(write_request);
+fn write_force_release(force: &ForceRelease) -> pb::ForceRelease {
+    let ForceRelease { name, token, after, up_to, reason, now, by } = force;
+    pb::ForceRelease {
+        name: name.as_str().into(),
+        token: token.map(|token| token.0),
+        reason: reason.as_str().into(),
+        now: *now,
+        after: after.0,
+        up_to: up_to.map(|token| token.0),
+        by: write_identity(by.as_ref()),
+    }
+}
 
-    match operation {
-        Operation::Acquire(acquire) => Kind::Acquire(pb::Acquire {
-            session,
-            request,
-            wants: write_wants(acquire),
-            wait_ms: write_wait(acquire.wait),
-            lock_delay_ms: acquire.lock_delay_ms,
-        }),
-        Operation::Release(target) => Kind::Release(pb::Release {
-            session,
-            request,
-            target: Some(match target {
-                Target::Grant(token) => pb::release::Target::Token(token.0),
-                Target::Acquire(id) => pb::release::Target::Acquire(*id),
-            }),
-        }),
-        Operation::Update(update) => Kind::Update(pb::Update {
-            session,
-            request,
-            token: update.token.0,
-            name: write_name(&update.name),
-            data: write_data(update.data.as_ref()),
-            keep_data: update.keep_data,
-        }),
+fn write_update(session: SessionId, request: Option<&Request>, update: &Update) -> pb::Update {
+    pb::Update {
+        session: write_session(session),
+        request: request.map(write_request),
+        token: update.token.0,
+        name: write_name(&update.name),
+        data: write_data(update.data.as_ref()),
+        keep_data: update.keep_data,
     }
 }
 
@@ -202,17 +203,8 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             reason: (!reason.is_empty()).then(|| read_reason(&reason)).transpose()?,
         },
 
-        Kind::Acquire(acquire) => {
-            let pb::Acquire { session, request, wants, wait_ms, lock_delay_ms } = acquire;
-            session_command(&session, request, Operation::Acquire(read_acquire(wants, wait_ms, lock_delay_ms)?))?
-        }
-        Kind::Release(release) => {
-            let target = match release.target.ok_or(Malformed("a release without a target"))? {
-                pb::release::Target::Token(token) => Target::Grant(Token(token)),
-                pb::release::Target::Acquire(id) => Target::Acquire(id),
-            };
-            session_command(&release.session, release.request, Operation::Release(target))?
-        }
+        Kind::Acquire(acquire) => read_acquire(&acquire)?,
+        Kind::Release(release) => read_release(&release)?,
         Kind::Update(update) => {
             let operation = Operation::Update(Update {
                 token: Token(update.token),
@@ -245,7 +237,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             Command::Resize { name: read_name(&name)?, permits: read_permits(permits)?, by: read_identity(&by)? }
         }
 
-        Kind::Txn(txn) => Command::Txn(transactions::read_txn(&txn)?),
+        Kind::Txn(txn) => Command::Txn(read_txn(&txn)?),
         Kind::Compact(pb::Compaction { revision }) => Command::Compact { revision: Revision(revision) },
 
         Kind::Tick(pb::Tick {}) => Command::Tick,

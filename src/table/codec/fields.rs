@@ -125,6 +125,13 @@ impl MessageWriter {
         encode_varint(number, &mut self.0);
     }
 
+    /// Numbers in one field.
+    pub(super) fn numbers(&mut self, tag: u32, numbers: &[u64]) {
+        if !numbers.is_empty() {
+            self.message(tag, |message| numbers.iter().for_each(|number| encode_varint(*number, &mut message.0)));
+        }
+    }
+
     pub(super) fn flag(&mut self, tag: u32, flag: bool) {
         self.number(tag, flag.into());
     }

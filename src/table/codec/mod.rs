@@ -4,6 +4,7 @@
 //! * [`records`]: the content of a snapshot, one record after another;
 //! * [`keyspace`]: entries of the keyspace, which are in snapshots and in the calls between nodes;
 //! * [`transactions`]: its transactions, which are in the log and in those calls;
+//! * `session_commands`: acquires and releases, of which the log has most;
 //! * `values`: the names, sessions and locks that all of them share.
 //!
 //! The bytes are protobuf, so a field that is added later leaves old logs readable. Reading checks the form of a value and no limit: a
@@ -15,6 +16,7 @@ pub mod commands;
 mod fields;
 pub mod keyspace;
 pub mod records;
+mod session_commands;
 pub mod transactions;
 mod values;
 

@@ -1,8 +1,8 @@
 //! Transactions as bytes, and back.
 //!
 //! Every node reads each transaction of the log, and the leader reads it once more before it proposes it. So they are written and read
-//! without objects between (see `fields`), which cost more than the values themselves. The bytes are those of the message [`pb::Txn`]. Parts
-//! that few transactions have go by their own messages.
+//! without objects between (see `fields`), which cost more than the values. The bytes are those of the message [`pb::Txn`]. Parts that few
+//! transactions have go by their own messages.
 //!
 //! As in `values`, reading checks no limit. Whoever reads a client's request asks it for its limits ([`Txn::check_limits`]).
 
@@ -22,7 +22,7 @@ use crate::messages as pb;
 use lockkeeper_machine::*;
 
 /// The field of a command that has a transaction.
-const OF_COMMAND: u32 = 16;
+pub(super) const TXN: u32 = 16;
 /// Bytes of a compare or an operation beside those of its keys and values, nearly always.
 const FIXED_BYTES: usize = 64;
 
@@ -41,16 +41,8 @@ pub fn read_txn(txn: &pb::Txn) -> Result<Txn, Malformed> {
 /// The command that a transaction is, as [`pb::Command`].
 pub(super) fn encode_command(txn: &Txn) -> Bytes {
     let mut command = writer(txn);
-    command.message(OF_COMMAND, |message| write_parts(txn, message));
+    command.message(TXN, |message| write_parts(txn, message));
     command.into_bytes().into()
-}
-
-/// The transaction of a command, if it is one. Fails as [`read_txn`] does.
-pub(super) fn decode_command(command: &[u8]) -> Option<Result<Txn, Malformed>> {
-    match MessageFields::new(command).next()? {
-        Ok((OF_COMMAND, txn)) => Some(txn.bytes().and_then(decode_txn)),
-        Ok(_) | Err(_) => None,
-    }
 }
 
 fn writer(txn: &Txn) -> MessageWriter {
@@ -78,7 +70,8 @@ fn write_parts(txn: &Txn, message: &mut MessageWriter) {
     message.flag(6, txn.closes());
 }
 
-fn decode_txn(bytes: &[u8]) -> Result<Txn, Malformed> {
+/// The transaction of these bytes.
+pub(super) fn decode_txn(bytes: &[u8]) -> Result<Txn, Malformed> {
     // Nearly all have one of each.
     let mut compares = Vec::with_capacity(1);
     let mut then = Vec::with_capacity(1);
@@ -408,6 +401,7 @@ fn read_deadline(lifetime_ms: u64, until: Option<u64>) -> Result<Option<EntryDea
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::commands::decode_command;
 
     fn key(key: &[u8]) -> Key {
         Key::new(key).unwrap()
@@ -456,7 +450,7 @@ mod tests {
         // All fields are known to the message: it leaves out those that are not.
         assert_eq!(command.encoded_len(), encode_command(&full()).len());
         assert!(message.closes && message.falls_back && message.attached.as_ref().is_some_and(|by| by.number == 300));
-        assert_eq!(decode_command(&command.encode_to_vec()), Some(Ok(full())));
+        assert_eq!(decode_command(command.encode_to_vec().into()), Ok(Command::Txn(full())));
     }
 
     #[test]
@@ -482,11 +476,11 @@ mod tests {
             for change in [1, 0x80, 0xff] {
                 let mut bytes = whole.to_vec();
                 bytes[place] ^= change;
-                let Some(Ok(read)) = decode_command(&bytes) else { continue };
-                let again = encode_command(&read);
-                assert_eq!(decode_command(&again), Some(Ok(read)), "byte {place} changed by {change}");
+                let Ok(read) = decode_command(bytes.into()) else { continue };
+                let again = crate::codec::commands::encode_command(&read);
+                assert_eq!(decode_command(again), Ok(read), "byte {place} changed by {change}");
             }
-            assert!(!matches!(decode_command(&whole[..place]), Some(Ok(_))), "cut off after {place} bytes");
+            assert!(decode_command(whole.slice(..place)).is_err(), "cut off after {place} bytes");
         }
     }
 }

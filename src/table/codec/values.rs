@@ -152,11 +152,14 @@ pub(super) fn read_acquire(
     };
 
     let wants = wants.into_iter().map(want).collect::<Result<_, _>>()?;
+    acquire_of(wants, wait_ms, lock_delay_ms)
+}
+
+pub(super) fn acquire_of(wants: Vec<Want>, wait_ms: Option<u64>, lock_delay_ms: u32) -> Result<Acquire, Malformed> {
     let wait = match wait_ms {
         None => Wait::Forever,
         Some(ms) => Wait::from_log(ms),
     };
-
     Acquire::from_log(wants, wait, lock_delay_ms)
         .map_err(|_| Malformed("an acquire without locks, or of one lock twice"))
 }
