@@ -16,8 +16,8 @@ export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/linting-rustc.sh
 notes=$(mktemp -d)
 results=$notes/results
 table=$notes/table
-# The process groups of what this shell runs beside other things.
-groups=()
+# The process groups of what this shell runs beside other things, by name.
+declare -A groups=()
 trap 'end_besides; rm -rf "$notes"' EXIT
 
 # step NAME COMMAND…: runs the command and notes its seconds.
@@ -58,22 +58,22 @@ beside() {
     set -m
     "$@" >"$notes/$name" 2>&1 </dev/null &
     set +m
-    groups+=($!)
+    groups[$name]=$!
 }
 
 # What runs beside others does not outlive them, as after Ctrl-C.
 end_besides() {
     local group
-    for group in ${groups[@]+"${groups[@]}"}; do
+    for group in "${groups[@]}"; do
         kill -- "-$group" 2>/dev/null || true
     done
 }
 
-# joined NAME: waits for the first one that was not waited for yet, and shows its output.
+# joined NAME: waits for it, and shows its output.
 joined() {
     local failed=0
-    wait "${groups[0]}" || failed=1
-    groups=("${groups[@]:1}")
+    wait "${groups[$1]}" || failed=1
+    unset "groups[$1]"
     cat "$notes/$1"
     return "$failed"
 }
@@ -112,17 +112,21 @@ node() {
     return "$failed"
 }
 
-# The same two seeds in each check, so that it says something of the change alone. Each takes a third of the time that it would draw: so the
-# other tests have processor time left. Whole ones are run by scripts/simulate.sh, which the nightly script calls.
+# The same two seeds in each check, so that it says something of the change alone: one is run with a trace and without, which must make no
+# difference. Each takes a third of the time that it would draw: so the other tests have processor time left. Whole ones are run by
+# scripts/simulate.sh, which the nightly script calls.
 simulation() {
-    LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 LOCKKEEPER_SIMULATED_SECONDS=20 nice -n 10 \
+    LOCKKEEPER_SIMULATION_TWICE=1 LOCKKEEPER_SIMULATION_FIRST=2 LOCKKEEPER_SIMULATION_SEEDS=1 LOCKKEEPER_SIMULATED_SECONDS=20 \
         cargo test --locked --test simulation -- --nocapture
 }
 
-rest_of_simulation() {
+# The unit tests and formats, and beside them the simulation, which only computes. So the nodes of the next step have the processors: beside
+# a simulation their tests take half as much processor time again.
+before_node() {
     local failed=0
+    beside simulation simulation
+    crates_formats_clients || failed=1
     joined simulation || failed=1
-    grep '^test result:' "$notes/simulation" >>"$results" || failed=1
     return "$failed"
 }
 
@@ -147,13 +151,10 @@ has clippy clippy || true
 tests rules cargo test --locked --package lockkeeper-rules
 step dependencies scripts/dependencies.sh
 step 'build of all tests, lints' cargo test --locked --workspace --all-targets --no-run
-# The simulation only computes: it gets the processor time that all other tests leave.
-beside simulation simulation
-tests 'crates, formats, clients' crates_formats_clients
 # If one of the last two fails, the other is still told: each took minutes.
 failed=0
+tests 'crates, simulation, clients' before_node || failed=1
 tests node node || failed=1
-step 'rest of the simulation' rest_of_simulation || failed=1
 
 printf '\n%s\n' 'STEP                         TIME'
 cat "$table"

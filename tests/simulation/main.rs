@@ -77,13 +77,14 @@ use std::{env, fs, str::FromStr, thread, time::Duration};
 use batch::Until;
 use child::Asked;
 
-/// Time limit of fresh seeds in seconds; or their number; the first seed; and the seed to replay.
+/// Time limit of fresh seeds in seconds; or their number; the first seed; the seed that is run twice; and the seed to replay.
 const SECONDS: &str = "LOCKKEEPER_SIMULATION_SECONDS";
 const SEEDS: &str = "LOCKKEEPER_SIMULATION_SEEDS";
 const FIRST: &str = "LOCKKEEPER_SIMULATION_FIRST";
+const TWICE: &str = "LOCKKEEPER_SIMULATION_TWICE";
 const REPLAYED: &str = "LOCKKEEPER_SIMULATION_REPLAY";
 const SECONDS_USUALLY: u64 = 45;
-/// Length of the repeated run, simulated seconds: enough for some faults and recoveries, also in an unoptimized build.
+/// Length of the repeated run if it is not given, simulated seconds: enough for some faults and recoveries, also in an unoptimized build.
 const META_SECONDS: u64 = 12;
 
 fn number<T: FromStr>(variable: &str) -> Option<T> {
@@ -106,14 +107,17 @@ fn the_same_seed_gives_the_same_trace() {
 
 /// Two runs of a seed, each with a trace or without one, write the same file, of more than so many bytes.
 fn is_the_same(name: &str, least: u64, traced: [bool; 2]) {
-    let seed = number(FIRST).unwrap_or_else(|| rand::random::<u32>().into());
+    let seed = number(TWICE).unwrap_or_else(|| rand::random::<u32>().into());
+    let seconds = Some(number(child::SECONDS).unwrap_or(META_SECONDS));
     let runs = traced.map(|traced| (traced, tempfile::tempdir().expect("a temporary directory")));
-    thread::scope(|scope| {
-        for (traced, directory) in &runs {
-            let asked = Asked { traced: *traced, seconds: Some(META_SECONDS), bug: None };
-            scope.spawn(move || child::run(seed, directory.path(), asked).expect("this program can be run again"));
-        }
+    let troubles = thread::scope(|scope| {
+        let runs = runs.each_ref().map(|(traced, directory)| {
+            let asked = Asked { traced: *traced, seconds, bug: None };
+            scope.spawn(move || child::run(seed, directory.path(), asked).expect("this program can be run again"))
+        });
+        runs.map(|run| run.join().expect("it does not panic").troubles)
     });
+    assert_eq!(troubles, [Vec::<String>::new(), Vec::new()], "seed {seed}");
 
     let files = runs.each_ref().map(|(_, directory)| directory.path().join(name));
     let difference = batch::first_difference(&files[0], &files[1]).expect("both runs wrote their files");
