@@ -395,6 +395,8 @@ planted! {
         LargeNeedsNoTurn = "large-needs-no-turn",
         /// A command that is refused, since the queue is nearly full, takes effect once there is room.
         RefusedIsProposed = "refused-is-proposed",
+        /// A follower that tells the leader of an operator's act does not say which incarnation it means: no leader is told.
+        NoteToAnyIncarnation = "note-to-any-incarnation",
         /// A node whose table is another one than the majority's goes on.
         DifferingTableGoesOn = "differing-table-goes-on",
         /// A member that is away keeps the leader from purging its log, however long it grows.

@@ -15,6 +15,7 @@ use crate::{
     replica::Replica,
 };
 use lockkeeper_machine::Note;
+use lockkeeper_planted::Planted;
 use lockkeeper_table::MemberNode;
 use lockkeeper_transport::Connector;
 
@@ -57,5 +58,9 @@ fn leading_member(replica: &Replica) -> Option<(u64, MemberNode)> {
     let metrics = replica.raft().server_metrics();
     let metrics = metrics.borrow_watched();
     let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
-    Some((leader, metrics.membership_config.get_node(&leader)?.clone()))
+    let mut node = metrics.membership_config.get_node(&leader)?.clone();
+    if Planted::NoteToAnyIncarnation.is_on() {
+        node.incarnation = None;
+    }
+    Some((leader, node))
 }
