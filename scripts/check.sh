@@ -120,8 +120,8 @@ simulation() {
         cargo test --locked --test simulation -- --nocapture
 }
 
-# The unit tests and formats, and beside them the simulation, which only computes. So the nodes of the next step have the processors: beside
-# a simulation their tests take half as much processor time again.
+# The unit tests and formats, and beside them the simulation, which only computes. So the nodes of the next step have the processors to
+# themselves: much of what their tests do is to wait for each other, on a busy machine in vain.
 before_node() {
     local failed=0
     beside simulation simulation
