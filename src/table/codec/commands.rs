@@ -99,11 +99,12 @@ pub fn encode_command(command: &Command) -> Bytes {
 
 /// Decodes what [`encode_command`] wrote.
 pub fn decode_command(bytes: Bytes) -> Result<Command, Malformed> {
-    // A command has one field.
-    match MessageFields::new(&bytes).next() {
-        Some(Ok((ACQUIRE, message))) => return decode_acquire(message.bytes()?),
-        Some(Ok((RELEASE, message))) => return decode_release(message.bytes()?),
-        Some(Ok((TXN, message))) => return decode_txn(message.bytes()?).map(Command::Txn),
+    // A command has one field. What has more was not written here, and is left to the message's own rules.
+    let mut fields = MessageFields::new(&bytes);
+    match (fields.next(), fields.next()) {
+        (Some(Ok((ACQUIRE, message))), None) => return decode_acquire(message.bytes()?),
+        (Some(Ok((RELEASE, message))), None) => return decode_release(message.bytes()?),
+        (Some(Ok((TXN, message))), None) => return decode_txn(message.bytes()?).map(Command::Txn),
         _ => {}
     }
     let command = pb::Command::decode(bytes).map_err(|_| Malformed("a command that cannot be decoded"))?;

@@ -239,6 +239,17 @@ mod tests {
         }
     }
 
+    /// Damage behind a command is no part of it that could be passed over.
+    #[test]
+    fn what_follows_a_command_counts() {
+        let [acquire, release, _] = commands().map(|command| encode_command(&command));
+        for rest in [&[0x80][..], &[0x0b], &[0x12, 9, 1]] {
+            assert!(decode_command([&acquire[..], rest].concat().into()).is_err(), "{rest:?}");
+        }
+        let both = [&acquire[..], &release[..]].concat();
+        assert_eq!(decode_command(both.into()), decode_command(release), "the last one counts");
+    }
+
     #[test]
     fn kept_ids_may_be_written_one_by_one() {
         let open = OpenIds::new(900, vec![3, 300]).unwrap();
