@@ -1,7 +1,8 @@
 """Clients for `lockkeeper chaos run --program`: `python-dynamodb-lock` contends for locks, boto3 sets registers, and both are judged.
 
-What they do goes into the history of the run. A tenure begins with the write that took the lock, as the SDK sent it last, and lasts as
-long as its lease or its last renewal; a register is an item that is set if it has the expected value, and read.
+What they do goes into the history of the run. A lock was asked for when the write that took it was sent first: a repetition within the
+lease keeps the token that the first one got. Its lease begins with the last sending, and lasts as long as it or its last renewal. A
+register is an item that is set if it has the expected value, and read.
 
 The SDK sends a write again if its answer was lost, also if that took longer than the lease. An acquisition that is answered with success
 must hold the lock: where it does not, within the lease that begins with the last sending, this program fails.
@@ -36,14 +37,19 @@ FAILURES = []
 
 
 class Sent:
-    """When a client sent its last write of one kind: at first (`before-call`), or at last, where the SDK sent it again (`before-send`)."""
+    """When a client sent its last write of one kind: at first, and at last, where the SDK sent it again; and how often."""
 
-    def __init__(self, client, moment, operation):
-        self.at = 0
-        client.meta.events.register(f"{moment}.dynamodb.{operation}", self.note)
+    def __init__(self, client, operation):
+        self.first = self.last = self.times = 0
+        client.meta.events.register(f"before-call.dynamodb.{operation}", self.note_first)
+        client.meta.events.register(f"before-send.dynamodb.{operation}", self.note_last)
 
-    def note(self, **_):
-        self.at = HISTORY.now()
+    def note_first(self, **_):
+        self.first, self.times = HISTORY.now(), 0
+
+    def note_last(self, **_):
+        self.last = HISTORY.now()
+        self.times += 1
 
 
 def holder(number):
@@ -52,13 +58,13 @@ def holder(number):
 
     def work(endpoint):
         resource = boto3.resource("dynamodb", endpoint_url=endpoint, config=CONFIG)
-        put = Sent(resource.meta.client, "before-send", "PutItem")
-        renewal = Sent(resource.meta.client, "before-call", "UpdateItem")
+        put = Sent(resource.meta.client, "PutItem")
+        renewal = Sent(resource.meta.client, "UpdateItem")
         table, owner, session = resource.Table(LOCKS), f"{process}@{endpoint}", None
 
         def renewed(http_response, **_):
             if session and http_response.status_code == 200:
-                HISTORY.add(process, "info", "renewed", session=session, sent_ns=renewal.at)
+                HISTORY.add(process, "info", "renewed", session=session, sent_ns=renewal.first)
 
         resource.meta.client.meta.events.register("after-call.dynamodb.UpdateItem", renewed)
         locks = DynamoDBLockClient(
@@ -84,14 +90,15 @@ def holder(number):
                 item = table.get_item(Key={"lock_key": key, "sort_key": "-"}, ConsistentRead=True).get("Item", {})
                 if item.get("owner_name") != owner:
                     # Its lease was over before it was told, or it never had the lock.
-                    if HISTORY.now() < put.at + LEASE * 1e9:
+                    if HISTORY.now() < put.last + LEASE * 1e9:
                         FAILURES.append(f"{process} acquired {key}, and the item is {item}")
                         OVER.set()
                     continue
                 session = f"{process}/{next(tenures)}"
-                HISTORY.add(process, "invoke", "open", put.at, session=session, ttl_ms=int(LEASE * 1000))
-                HISTORY.add(process, "ok", "open", put.at)
-                HISTORY.add(process, "invoke", "acquire", put.at, lock=name, session=session)
+                HISTORY.add(process, "invoke", "open", put.first, session=session, ttl_ms=int(LEASE * 1000))
+                HISTORY.add(process, "ok", "open", put.first)
+                HISTORY.add(process, "invoke", "acquire", put.first, lock=name, session=session)
+                HISTORY.add(process, "info", "renewed", session=session, sent_ns=put.last)
                 HISTORY.add(process, "ok", "acquire", lock=name, token=int(item["fencingToken"]))
                 time.sleep(random.choice((0.0, 0.01, 0.05, LEASE * 0.6)))
                 HISTORY.add(process, "invoke", "release", session=session, token=int(item["fencingToken"]))
@@ -117,6 +124,7 @@ def setter(number):
 
     def work(endpoint):
         client = boto3.session.Session().client("dynamodb", endpoint_url=endpoint, config=CONFIG)
+        update = Sent(client, "UpdateItem")
         known = {}
         while not OVER.is_set():
             register = f"r{next(OPERATIONS) // REGISTER_LIFE}"
@@ -139,7 +147,10 @@ def setter(number):
                 try:
                     client.update_item(**request, ConditionExpression=condition, ExpressionAttributeValues=values)
                 except client.exceptions.ConditionalCheckFailedException:
-                    HISTORY.add(process, "fail", "set", reason="not_equal")
+                    # Of a write that the SDK sent again, the first sending may have taken effect, and another set have followed: then the
+                    # repetition is a new request.
+                    ending = "fail" if update.times == 1 else "info"
+                    HISTORY.add(process, ending, "set", reason="not_equal")
                     known.pop(register, None)
                     continue
                 except (BotoCoreError, ClientError) as error:
