@@ -61,7 +61,7 @@ section() {
     chaos) ignored node chaos::all_holds etcd::chaos dynamodb::chaos redis::chaos ;;
     convictions) ignored node calibration::convictions ;;
     simulation)
-        LOCKKEEPER_SIMULATION_SECONDS=600 cargo test --locked --test simulation fresh_seeds -- --nocapture &&
+        LOCKKEEPER_SIMULATION_SECONDS=600 cargo test --locked --profile simulation --test simulation fresh_seeds -- --nocapture &&
             ignored simulation the_same_seed_gives_the_same_trace && scripts/simulate.sh hunt
         ;;
     hunt) scripts/simulate.sh --planted ;;
