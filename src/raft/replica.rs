@@ -145,8 +145,12 @@ impl Replica {
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].
-    pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
-        self.propose_in(None, command, patience).await
+    pub fn propose(
+        &self,
+        command: Command,
+        patience: Duration,
+    ) -> impl Future<Output = Result<Delivery, NoReply>> + Send {
+        self.propose_in(None, command, patience)
     }
 
     /// The same, but only while this node leads in this term, if one is given: see [`Proposer::propose_in`].

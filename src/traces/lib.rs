@@ -151,9 +151,10 @@ impl Traces {
         begins.then_some(Origin::New)
     }
 
-    /// Begins the span of a request that this process serves, if the request belongs to a trace.
-    pub fn serve(&self, name: &'static str, origin: &Origin) -> Option<TraceSpan> {
-        self.begin(name, SpanKind::Server, origin)
+    /// Begins the span of a request that this process serves, if the request belongs to a trace. It is shared, so that the future of a
+    /// request without one has the space of a pointer for it.
+    pub fn serve(&self, name: &'static str, origin: &Origin) -> Option<Arc<TraceSpan>> {
+        self.begin(name, SpanKind::Server, origin).map(Arc::new)
     }
 
     /// Begins the span of a request that this process sends, as the first of a new trace, if the share of new traces says so.

@@ -202,8 +202,12 @@ impl Proposer {
     /// that, and is refused then.
     ///
     /// Dropping the future withdraws a command that is not in a batch yet; otherwise the command takes effect.
-    pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
-        self.propose_in(None, command, patience).await
+    pub fn propose(
+        &self,
+        command: Command,
+        patience: Duration,
+    ) -> impl Future<Output = Result<Delivery, NoReply>> + Send {
+        self.propose_in(None, command, patience)
     }
 
     /// The same, but only while this node leads in this term, if one is given. Of the commands of a term that are proposed one after the

@@ -130,11 +130,10 @@ impl Local {
 
     async fn traced<C: Serve>(
         &self,
-        span: TraceSpan,
+        span: Arc<TraceSpan>,
         caller: &Caller,
         request: Form<C>,
     ) -> Result<Form<C::Reply>, Error> {
-        let span = Arc::new(span);
         let node = Self { span: Some(Arc::clone(&span)), ..self.clone() };
         let answer = node.answer(caller, request).await;
         span.end(answer.as_ref().err().map(|error| outcome(&error.reason)));
@@ -394,8 +393,8 @@ impl Local {
     }
 
     /// Proposes a command and waits until it is applied.
-    pub(super) async fn propose(&self, command: Command) -> Result<Delivery, Error> {
-        self.propose_in(None, command).await
+    pub(super) fn propose(&self, command: Command) -> impl Future<Output = Result<Delivery, Error>> + Send {
+        self.propose_in(None, command)
     }
 
     /// The same, but only while this node leads in this term, if one is given.

@@ -43,7 +43,7 @@ use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use futures::{
     Stream, StreamExt,
-    future::ready,
+    future::{Either, ready},
     stream::{self, BoxStream},
 };
 use tokio::{sync::Semaphore, time::timeout};
@@ -134,11 +134,18 @@ impl Service {
     /// Answers a request. An acquire that waits is answered when its wait ends. Dropping the future breaks the wait off: see [`waiting`].
     ///
     /// The caller's deadline only limits what the leader does. The adapter enforces it, by dropping this future.
-    pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+    pub(crate) fn call<C: Serve>(
+        &self,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> impl Future<Output = Result<Form<C::Reply>, Error>> + Send {
         match self.local.traces.decided(&caller.origin) {
-            None => self.route_call(caller, request).await,
+            None => Either::Left(self.route_call(caller, request)),
             // Boxed, so that the future of a request that begins no trace does not carry the space for it.
-            Some(origin) => Box::pin(self.route_call(&Caller { origin, ..caller.clone() }, request)).await,
+            Some(origin) => Either::Right(Box::pin(async move {
+                let caller = Caller { origin, ..caller.clone() };
+                self.route_call(&caller, request).await
+            })),
         }
     }
 

@@ -69,7 +69,8 @@ pub(super) async fn end_of_wait(
         refusal = denied => refusal,
     };
 
-    if !cancel(replica, call.ticket()).await {
+    // Boxed, so that a wait does not carry the space for it.
+    if !Box::pin(cancel(replica, call.ticket())).await {
         return Err(broken_off());
     }
     match call.end().await {

@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
 };
 
+use futures::TryFutureExt as _;
 use tokio::task::yield_now;
 use tonic::{Code, Status, Streaming};
 
@@ -150,8 +151,8 @@ impl RequestPipeline {
         answer(number, answered, self.service.leader())
     }
 
-    async fn call<C: Serve>(&self, message: C::Message) -> Result<ReplyMessage<C>, Error> {
-        Ok(self.service.call::<C>(&self.caller, Form::Message(message)).await?.message())
+    fn call<C: Serve>(&self, message: C::Message) -> impl Future<Output = Result<ReplyMessage<C>, Error>> + Send {
+        self.service.call::<C>(&self.caller, Form::Message(message)).map_ok(Form::message)
     }
 }
 
