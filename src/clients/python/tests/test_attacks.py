@@ -22,6 +22,8 @@ import lockkeeper.testing
 PRELUDE = r"""
 import os, re, signal, sys, threading, time
 import lockkeeper
+# Where the tests run in the background of a shell, they and their children ignore interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def say(*words):
     # In one piece: other threads say something too.
     sys.stdout.write(" ".join(map(str, words)) + "\n")
