@@ -21,7 +21,7 @@ const clientOf = (endpoint) => new DynamoDBClient({ endpoint, region: "us-east-1
 async function work(name, endpoint, tenures) {
     const service = clientOf(endpoint);
     const documents = DynamoDBDocument.from(service, { marshallOptions: { removeUndefinedValues: true } });
-    const state = { sent: 0, pending: 0, session: undefined, failed: undefined };
+    const state = { sent: 0, pending: 0, session: undefined, failed: undefined, unreleased: undefined };
     const write = (operation) => async (request) => {
         const at = now();
         state.pending++;
@@ -43,7 +43,15 @@ async function work(name, endpoint, tenures) {
     };
     const observed = {
         get: (request) => documents.get({ ...request, ConsistentRead: true }),
-        delete: (request) => documents.delete(request),
+        delete: async (request) => {
+            try {
+                return await documents.delete(request);
+            } catch (error) {
+                // The client takes a condition that failed for a release: of a lock that was lost meanwhile, too.
+                state.unreleased = error.name;
+                throw error;
+            }
+        },
         update: write("update"),
         put: write("put"),
     };
@@ -71,11 +79,15 @@ async function work(name, endpoint, tenures) {
             while (state.pending > 0) {
                 await sleep(5);
             }
-            state.session = undefined;
+            state.session = state.unreleased = undefined;
             add(name, "invoke", "release", { session, token });
             try {
                 await client.releaseLock(lock);
-                add(name, "ok", "release");
+                if (state.unreleased) {
+                    add(name, "info", "release", { reason: state.unreleased });
+                } else {
+                    add(name, "ok", "release");
+                }
             } catch (error) {
                 add(name, "info", "release", { reason: error.name });
                 throw error;
