@@ -187,7 +187,9 @@ def setter(number):
                 known[name] = None if value is None else int(value)
                 HISTORY.add(process, "ok", "read", **present(value=known[name]))
             else:
-                before, after = known.get(name), random.randrange(1000)
+                before = known.get(name)
+                # Always another value: a write of the same one fails those that WATCH the key, and is no change for the checker.
+                after = ((before or 0) + random.randrange(1, 1000)) % 1000
                 HISTORY.add(process, "invoke", "set", lock=register, **present(**{"from": before}, to=after))
                 try:
                     is_set = change(client, name, before, after, random.random() < 0.5)
