@@ -7,7 +7,7 @@
 #   scripts/simulate.sh --planted [BUG…]        check that planted bugs are found: all, or only these
 #   scripts/simulate.sh hunt [BUG…]             the same, and write each seed that found one into tests/simulation/seeds.txt
 #
-# The first run compiles for some minutes: for many seeds and for bugs with optimisation (Cargo's profile `simulation`), which changes no
+# The first run compiles for some minutes: for many seeds, or all bugs, with optimisation (Cargo's profile `simulation`), which changes no
 # run. LOCKKEEPER_SIMULATION_LOG filters a trace, as RUST_LOG filters a log. With LOCKKEEPER_PLANTED_BUG=BUG, a replayed seed runs with that
 # bug.
 #
@@ -63,11 +63,13 @@ case ${1:-} in
 --planted | hunt)
     [[ $1 != hunt ]] || export LOCKKEEPER_SIMULATION_KEEP=1
     shift
+    profile=simulation
     if [[ $# -gt 0 ]]; then
+        profile=dev
         LOCKKEEPER_SIMULATION_BUG=$(IFS=,; echo "$*")
         export LOCKKEEPER_SIMULATION_BUG
     fi
-    simulate simulation --ignored planted::each_bug_is_convicted_of_what_it_breaks
+    simulate "$profile" --ignored planted::each_bug_is_convicted_of_what_it_breaks
     ;;
 *)
     [[ ${1:-} =~ ^[0-9]{1,18}$ ]] || refuse "a seed is a number, not \"${1:-}\""
