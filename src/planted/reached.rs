@@ -59,6 +59,8 @@ node_limits! {
     PipelineBytes = "pipeline_bytes",
     /// All pipelines of the node have too many bytes for a further request.
     PipelineNodeBytes = "pipeline_node_bytes",
+    /// As many acquires wait at a node as a client may have, beside those of others.
+    WaitsAtNode = "waits_at_node",
     /// As many acquires of one client wait at a follower and its leader as followers may pass on.
     ForwardedWaits = "forwarded_waits",
     /// A follower passes on as many acquires that wait as it may.

@@ -102,6 +102,8 @@ pub(crate) fn node_limits(random: &mut StdRng) -> NodeLimits {
     };
     let real = WaitLimits::REAL;
     let waits = WaitLimits {
+        // One client has at least what it may have in a pipeline.
+        at_node: small(100, 250, real.at_node),
         passed_on: small(16, 32, real.passed_on),
         passed_on_for_one: small(16, 32, real.passed_on_for_one),
         // A client that lost its connections needs a few.

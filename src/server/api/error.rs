@@ -497,6 +497,15 @@ impl Error {
         Self::new(FailureReason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
     }
 
+    /// This node has as many waiting acquires as the caller may have, beside those of others.
+    pub(crate) fn too_many_waits_at_node(limit: usize) -> Self {
+        let message = format!(
+            "too many acquires wait at this node: the limit is {limit}, of which one client may have half of what others leave; end some \
+             waits, or try again later"
+        );
+        Self::new(FailureReason::Overloaded, Retry::Safe, message).with("limit", "waits_at_node")
+    }
+
     /// As many calls as may wait for the end of one wait. The wait itself goes on.
     pub(crate) fn too_many_calls(limit: usize) -> Self {
         let message = format!(

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     access::{Access, earlier::EarlierClients},
-    service::{ForwardedWaits, Local, LongReads},
+    service::{ClientWaitLimit, ClientWaits, Local, LongReads},
 };
 
 impl<C: Connector> RunningNode<C> {
@@ -92,7 +92,8 @@ impl<C: Connector> RunningNode<C> {
             metrics: base.environment.metrics.clone(),
             limits_reached: Arc::default(),
             long_reads: Arc::new(LongReads::new(node_limits.long_reads)),
-            forwarded_waits: Arc::new(ForwardedWaits::new(node_limits.waits.passed_on_for_one)),
+            waits: Arc::new(ClientWaits::new(ClientWaitLimit::AtNode(node_limits.waits.at_node))),
+            forwarded_waits: Arc::new(ClientWaits::new(ClientWaitLimit::PassedOn(node_limits.waits.passed_on_for_one))),
             traces: traces.clone(),
             units: Arc::default(),
             span: None,

@@ -5,15 +5,19 @@
 
 use std::{
     fmt,
-    future::pending,
+    future::{pending, ready},
     sync::{Arc, OnceLock},
 };
 
-use futures::{Stream, StreamExt, future::BoxFuture, stream::unfold};
+use futures::{
+    FutureExt as _, Stream, StreamExt, TryFutureExt as _,
+    future::{BoxFuture, Either},
+    stream::unfold,
+};
 use tokio::time::Instant;
 
 use super::{
-    browse::Browse, forwarded_waits::ForwardedWaits, keep_alive, long_reads::LongReads, patience::PATIENCE, watch,
+    browse::Browse, client_waits::ClientWaits, keep_alive, long_reads::LongReads, patience::PATIENCE, watch,
     watch_entries,
 };
 use crate::{
@@ -53,8 +57,10 @@ pub(crate) struct Local {
     pub(crate) limits_reached: Arc<LogThrottle>,
     /// Limits the reads of the keyspace that visit many keys.
     pub(crate) long_reads: Arc<LongReads>,
-    /// Limits the acquires that wait here for clients of other nodes.
-    pub(crate) forwarded_waits: Arc<ForwardedWaits>,
+    /// Limits the acquires that wait here.
+    pub(crate) waits: Arc<ClientWaits>,
+    /// Those of them that other nodes pass on.
+    pub(crate) forwarded_waits: Arc<ClientWaits>,
     pub(crate) traces: Traces,
     /// Runs the units of other nodes, once this node has a port whose clients send some.
     pub(crate) units: Arc<OnceLock<Arc<dyn UnitRunner>>>,
@@ -102,17 +108,26 @@ impl Local {
     /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it. The caller is the
     /// client, as the node to which it is connected knows it. The checks of rights and owners happen here, and in `keep_alive`, `watch` and
     /// `watch_entries` below.
-    pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+    ///
+    /// Neither this function nor the ones on the way to it are `async`: each would keep the request in its future, beside the future that
+    /// has got it. A request may wait for hours.
+    pub(crate) fn call<C: Serve>(
+        &self,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> impl Future<Output = Result<Form<C::Reply>, Error>> + Send {
         let began = Instant::now();
         let answer = match self.traces.serve(C::NAME, &caller.origin) {
-            None => self.answer(caller, request).await,
+            None => Either::Left(self.answer(caller, request)),
             // Boxed, so that the future of a request that is not traced does not carry the space for it.
-            Some(span) => Box::pin(self.traced(span, caller, request)).await,
+            Some(span) => Either::Right(Box::pin(self.traced(span, caller, request))),
         };
 
-        let outcome = answer.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
-        self.metrics.called(C::NAME, outcome, began.elapsed());
-        answer.inspect_err(|error| self.count_limit(error))
+        answer.map(move |answer| {
+            let outcome = answer.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
+            self.metrics.called(C::NAME, outcome, began.elapsed());
+            answer.inspect_err(|error| self.count_limit(error))
+        })
     }
 
     fn count_limit(&self, error: &Error) {
@@ -140,13 +155,22 @@ impl Local {
         answer
     }
 
-    async fn answer<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
-        let request = request.typed()?;
-        if let Some(span) = &self.span {
-            name_locks(span, &request);
+    fn answer<C: Serve>(
+        &self,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> impl Future<Output = Result<Form<C::Reply>, Error>> + Send {
+        let checked = request.typed().and_then(|request| {
+            if let Some(span) = &self.span {
+                name_locks(span, &request);
+            }
+            self.check(caller, &request)?;
+            Ok(request)
+        });
+        match checked {
+            Ok(request) => Either::Left(request.serve(self, caller)),
+            Err(error) => Either::Right(ready(Err(error))),
         }
-        self.check(caller, &request)?;
-        request.serve(self, caller).await
     }
 
     /// Renews sessions as `renewals` arrive, until they end, and reports what the sessions lose.
@@ -398,22 +422,30 @@ impl Local {
     }
 
     /// The same, but only while this node leads in this term, if one is given.
-    pub(super) async fn propose_in(&self, term: Option<u64>, command: Command) -> Result<Delivery, Error> {
-        let delivery = self.replica.propose_in(term, command, PATIENCE).await.map_err(|why| {
-            if let NoReply::VersionTooLow { needs, has } = why {
-                return Error::version_too_low(needs, has, &self.replica.members_without(needs));
+    pub(super) fn propose_in(
+        &self,
+        term: Option<u64>,
+        command: Command,
+    ) -> impl Future<Output = Result<Delivery, Error>> + Send {
+        // Boxed, so that a request that goes on after it, as an acquire that waits, does not carry the space for it.
+        let proposed = Box::pin(self.replica.propose_in(term, command, PATIENCE));
+        proposed.map(|proposed| {
+            let delivery = proposed.map_err(|why| {
+                if let NoReply::VersionTooLow { needs, has } = why {
+                    return Error::version_too_low(needs, has, &self.replica.members_without(needs));
+                }
+                Error::no_reply(why)
+            })?;
+            if let (Some(span), Some(times)) = (&self.span, delivery.times) {
+                show_stages(span, times);
             }
-            Error::no_reply(why)
-        })?;
-        if let (Some(span), Some(times)) = (&self.span, delivery.times) {
-            show_stages(span, times);
-        }
-        Ok(delivery)
+            Ok(delivery)
+        })
     }
 
     /// Proposes a command and waits for its reply.
-    pub(super) async fn apply(&self, command: Command) -> Result<Reply, Error> {
-        Ok(self.propose(command).await?.reply)
+    pub(super) fn apply(&self, command: Command) -> impl Future<Output = Result<Reply, Error>> + Send {
+        self.propose(command).map_ok(|delivery| delivery.reply)
     }
 
     /// Reads the table. `look` holds a lock that applying needs, so it must be short.

@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::{
+    client_waits::CountedWait,
     local::{Local, Serve, page_size},
     pages::{PageLimit, page_of_locks},
     waiting,
@@ -11,7 +12,7 @@ use crate::{
     api::{Caller, Error, requests::*},
     wire::Form,
 };
-use lockkeeper_machine::{Command, ForceRelease, LockName, Page, Released, Reply, WaitEnd};
+use lockkeeper_machine::{Command, ForceRelease, LockName, Page, Released, Reply, Wait, WaitEnd};
 use lockkeeper_metrics::WaitOutcome;
 use lockkeeper_proto::v1;
 use lockkeeper_table::{Applied, Delivery};
@@ -47,29 +48,40 @@ fn ensure_not_of_entries(node: &Local, request: &AcquireLocks) -> Result<(), Err
     Err(Error::invalid("locks.name", why))
 }
 
+/// Counts an acquire that may wait, until what this returns is dropped.
+fn count_wait(node: &Local, caller: &Caller, request: &AcquireLocks) -> Result<Option<CountedWait>, Error> {
+    let may_wait = request.acquire.wait != Wait::Never;
+    may_wait.then(|| node.waits.begin(caller)).transpose()
+}
+
 impl Serve for AcquireLocks {
-    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<Acquired>, Error> {
-        ensure_not_of_entries(node, &self)?;
-        let Delivery { reply, wait, .. } = node.propose(self.into()).await?;
-
-        let acquired = match (reply, wait) {
-            (Reply::Acquired(end), _) => acquired(end)?,
-            (Reply::Busy(busy), _) => Acquired::Busy(busy),
-            (Reply::Queued(ticket), Some(call)) => {
-                // The wait is measured however it ends.
-                let began = Instant::now();
-                let end = waiting::end_of_wait(&node.replica, call, node.wait_denied(caller, ticket)).await;
-                node.metrics.waited(outcome_of(end.as_ref().ok()), began.elapsed());
-                if let Some(span) = &node.span {
-                    span.part("wait", began, Instant::now());
+    fn serve(self, node: &Local, caller: &Caller) -> impl Future<Output = Result<Form<Acquired>, Error>> + Send {
+        // Proposed out of the future, which does not keep the request then: the table has it while it waits.
+        let counted = ensure_not_of_entries(node, &self).and_then(|()| count_wait(node, caller, &self));
+        let proposed = counted.map(|counted| (node.propose(self.into()), counted));
+        async move {
+            let (proposed, _counted) = proposed?;
+            let Delivery { reply, wait, .. } = proposed.await?;
+            let acquired = match (reply, wait) {
+                (Reply::Acquired(end), _) => acquired(end)?,
+                (Reply::Busy(busy), _) => Acquired::Busy(busy),
+                (Reply::Queued(ticket), Some(call)) => {
+                    // The wait is measured however it ends.
+                    let began = Instant::now();
+                    let end = waiting::end_of_wait(&node.replica, call, node.wait_denied(caller, ticket)).await;
+                    node.metrics.waited(outcome_of(end.as_ref().ok()), began.elapsed());
+                    if let Some(span) = &node.span {
+                        span.part("wait", began, Instant::now());
+                    }
+                    acquired(end?)?
                 }
-                acquired(end?)?
-            }
-            (Reply::Queued(_), None) => return Err(Error::too_many_calls(node.replica.table().calls().per_wait_max())),
-            (other, _) => return Err(Error::unexpected(other)),
-        };
-
-        Ok(Form::Typed(acquired))
+                (Reply::Queued(_), None) => {
+                    return Err(Error::too_many_calls(node.replica.table().calls().per_wait_max()));
+                }
+                (other, _) => return Err(Error::unexpected(other)),
+            };
+            Ok(Form::Typed(acquired))
+        }
     }
 }
 

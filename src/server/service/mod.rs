@@ -15,16 +15,16 @@
 //!   `waiting` for acquires that queue.
 //! * `busiest` shows the busiest locks of this node's own table.
 //! * `browse` looks at this node's own table, for people.
-//! * `forwarded_waits` limits the acquires that wait here for one client of other nodes.
+//! * `client_waits` limits the acquires that wait here, for each client.
 //! * [`forward`] sends a request to the leader, and says what is known when no answer comes; [`destination`] names the node that it is for.
 //!
 //! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
 
 mod browse;
 mod busiest;
+mod client_waits;
 pub(crate) mod destination;
 pub(crate) mod forward;
-mod forwarded_waits;
 mod keep_alive;
 mod keyspace;
 pub(crate) mod local;
@@ -50,8 +50,8 @@ use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::browse::Browse;
+pub(crate) use self::client_waits::{ClientWaitLimit, ClientWaits};
 use self::forward::{DialPeer, Forwarder, KnownLeader, Lane};
-pub(crate) use self::forwarded_waits::ForwardedWaits;
 use self::local::until_error;
 pub(crate) use self::local::{Local, Serve, UnitRunner};
 pub use self::long_reads::LongReadLimits;
@@ -182,33 +182,41 @@ impl Service {
         Box::pin(answer_unless(self.call(caller, request), withdrawn, give_up)).await
     }
 
-    async fn route_call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
-        self.local.access.count_call(caller)?;
-        if C::is_stale(&request) {
-            return self.local.call(caller, request).await;
-        }
-
-        let may_wait = C::may_wait(&request);
-        // At the leader itself, the table limits the waiting acquires.
-        let _permit = if may_wait && !self.replica().leads() {
-            let permit = self.waits.try_acquire().inspect_err(|_| NodeLimit::WaitsPassedOn.note());
-            Some(permit.map_err(|_| Error::too_many_waits(self.limits.passed_on))?)
-        } else {
-            None
-        };
-
-        match self.route(caller)? {
-            Route::Here => self.local.call(caller, request).await,
-            Route::There(leader) => {
-                let lane = if may_wait { Lane::Waits } else { Lane::Short };
-                // Boxed, so that the future of a request that is executed here does not carry the space for it.
-                Box::pin(self.forward(leader, lane, caller, request)).await
-            }
+    fn route_call<C: Serve>(
+        &self,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> impl Future<Output = Result<Form<C::Reply>, Error>> + Send {
+        match self.place_of(caller, &request) {
+            Ok(Route::Here) => Either::Left(Either::Left(self.local.call(caller, request))),
+            // Boxed, so that the future of a request that is executed here does not carry the space for it.
+            Ok(Route::There(leader)) => Either::Left(Either::Right(Box::pin(self.forward(leader, caller, request)))),
+            Err(error) => Either::Right(ready(Err(error))),
         }
     }
 
-    /// Forwards a request. If it is traced, this node adds a span, and the leader's span is its child.
+    fn place_of<C: Serve>(&self, caller: &Caller, request: &Form<C>) -> Result<Route, Error> {
+        self.local.access.count_call(caller)?;
+        if C::is_stale(request) { Ok(Route::Here) } else { self.route(caller) }
+    }
+
+    /// Forwards a request. The leader's table limits the acquires that wait there; this node limits those that it passes on.
     async fn forward<C: Serve>(
+        &self,
+        leader: KnownLeader,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> Result<Form<C::Reply>, Error> {
+        if !C::may_wait(&request) {
+            return self.forward_on(leader, Lane::Short, caller, request).await;
+        }
+        let permit = self.waits.try_acquire().inspect_err(|_| NodeLimit::WaitsPassedOn.note());
+        let _permit = permit.map_err(|_| Error::too_many_waits(self.limits.passed_on))?;
+        self.forward_on(leader, Lane::Waits, caller, request).await
+    }
+
+    /// Sends a request to the leader. If it is traced, this node adds a span, and the leader's span is its child.
+    async fn forward_on<C: Serve>(
         &self,
         leader: KnownLeader,
         lane: Lane,

@@ -1,6 +1,5 @@
 //! The limits of acquires that wait, and of the calls behind them.
 
-use super::forwarded_waits::FOR_ONE_MAX;
 use lockkeeper_table::calls::CALLS_PER_WAIT_MAX;
 use lockkeeper_transport::Settings;
 
@@ -10,9 +9,18 @@ const WAITS_FORWARDED_MAX: usize = 4096;
 // All of them fit on the connection to the leader.
 const _: () = assert!(WAITS_FORWARDED_MAX < Settings::PEERS.calls_max as usize);
 
+/// Maximum number of forwarded ones for one identity or, without one, one host: those that two followers pass on.
+const FORWARDED_FOR_ONE_MAX: usize = 8192;
+
+/// Maximum number of acquires that wait at one node. By pipelines, each takes 1.4 KiB beside the table. One client has half of what others
+/// leave.
+const WAITS_AT_NODE_MAX: usize = 262_144;
+
 /// The limits of acquires that wait. Only a simulation has other ones than [`Self::REAL`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitLimits {
+    /// Acquires that wait at a node.
+    pub at_node: usize,
     /// Acquires that a follower passes on.
     pub passed_on: usize,
     /// Acquires of one client that wait at the leader and are passed on by other nodes.
@@ -23,8 +31,12 @@ pub struct WaitLimits {
 
 impl WaitLimits {
     /// The limits of every real node.
-    pub const REAL: Self =
-        Self { passed_on: WAITS_FORWARDED_MAX, passed_on_for_one: FOR_ONE_MAX, calls_per_wait: CALLS_PER_WAIT_MAX };
+    pub const REAL: Self = Self {
+        at_node: WAITS_AT_NODE_MAX,
+        passed_on: WAITS_FORWARDED_MAX,
+        passed_on_for_one: FORWARDED_FOR_ONE_MAX,
+        calls_per_wait: CALLS_PER_WAIT_MAX,
+    };
 }
 
 impl Default for WaitLimits {

@@ -140,15 +140,24 @@ struct RequestPipeline {
 
 impl RequestPipeline {
     /// Answers a request, whose memory has this permit.
-    async fn answer(self: Arc<Self>, number: u64, asked: PipelineCall, _memory: MemoryPermit) -> PipelineResponse {
-        let answered = match asked {
-            PipelineCall::Acquire(message) => self.call::<AcquireLocks>(message).await.map(Answer::Acquire),
-            PipelineCall::Release(message) => self.call::<ReleaseLocks>(message).await.map(Answer::Release),
-            PipelineCall::Check(message) => self.call::<CheckToken>(message).await.map(Answer::Check),
-            PipelineCall::Get(message) => self.call::<GetLock>(message).await.map(Answer::Get),
-            PipelineCall::Cancel(_) => Err(Error::internal("a cancellation was taken for a request")),
-        };
-        answer(number, answered, self.service.leader())
+    #[expect(clippy::manual_async_fn, reason = "the future of an async function has what it takes twice")]
+    fn answer(
+        self: Arc<Self>,
+        number: u64,
+        asked: PipelineCall,
+        memory: MemoryPermit,
+    ) -> impl Future<Output = PipelineResponse> + Send {
+        async move {
+            let answered = match asked {
+                PipelineCall::Acquire(message) => self.call::<AcquireLocks>(message).await.map(Answer::Acquire),
+                PipelineCall::Release(message) => self.call::<ReleaseLocks>(message).await.map(Answer::Release),
+                PipelineCall::Check(message) => self.call::<CheckToken>(message).await.map(Answer::Check),
+                PipelineCall::Get(message) => self.call::<GetLock>(message).await.map(Answer::Get),
+                PipelineCall::Cancel(_) => Err(Error::internal("a cancellation was taken for a request")),
+            };
+            drop(memory);
+            answer(number, answered, self.service.leader())
+        }
     }
 
     fn call<C: Serve>(&self, message: C::Message) -> impl Future<Output = Result<ReplyMessage<C>, Error>> + Send {
@@ -181,4 +190,29 @@ async fn refuse_late(
 
 async fn refuse(queue: &AnswerQueue, number: u64) -> Result<(), Status> {
     queue.send(answer(number, Err(Error::no_reply(NoReply::Overloaded)), None)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper_proto::v1::AcquireRequest;
+
+    fn size_of_future<F>(_: impl FnOnce(Arc<RequestPipeline>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    fn size_of_call<F>(_: impl FnOnce(&'static Service, &'static Caller, Form<AcquireLocks>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// A hundred thousand acquires may wait at a node. A layer that keeps the request, or carries the space for what comes before the wait,
+    /// shows here.
+    #[test]
+    fn an_acquire_that_waits_takes_few_bytes() {
+        let asked = PipelineCall::Acquire(AcquireRequest::default());
+        let of_pipeline = size_of_future(|pipeline| pipeline.answer(1, asked, None));
+        let of_call = size_of_call(|service, caller, request| service.call_while_known(caller, request));
+        assert!(of_pipeline <= 850, "{of_pipeline} bytes");
+        assert!(of_call <= 950, "{of_call} bytes");
+    }
 }

@@ -194,6 +194,7 @@ mod tests {
             Error::stream_lags(),
             Error::too_many_waits(4),
             Error::too_many_forwarded_waits(4),
+            Error::too_many_waits_at_node(4),
             Error::too_many_calls(4),
             Error::unread("5 bytes"),
             Error::unread_after_change("5 bytes"),
