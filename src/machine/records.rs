@@ -201,7 +201,9 @@ impl Machine {
     fn clock_record(&self) -> Record {
         let mut last_token = self.last_token();
         if Planted::TokenNotInSnapshot.is_on() {
-            last_token = self.grants.last_token().unwrap_or(Token(0));
+            // A lower one would contradict the grants of the same snapshot, which no node takes in.
+            let taken = self.grants.all_revoked().map(|(_, token, _)| token).max();
+            last_token = self.grants.last_token().max(taken).unwrap_or(Token(0));
         }
         let now = self.now();
         Record::Clock { now, last_token, last_ticket: self.last_ticket(), is_behind: self.clock.is_behind() }

@@ -62,7 +62,7 @@ pub(crate) struct World {
     pub(crate) recorder: Recorder,
     pub(crate) tools: Tools,
     pub(crate) node_programs: NodePrograms,
-    pub(crate) trail: TrailFiles,
+    pub(crate) trail: Option<TrailFiles>,
     pub(crate) random: StdRng,
     pub(crate) traces: Vec<Trace>,
     /// Nodes that may exit by themselves due to a disk fault.

@@ -8,7 +8,7 @@ use std::{fs, io, path::Path, process::Stdio, time::Duration};
 use tokio::time::{Instant, timeout};
 
 use super::inject::World;
-use crate::{history::Fact, workload::TTLS};
+use crate::{history::Fact, trail::TrailFiles, workload::TTLS};
 
 /// Time limit of saving, and of restoring.
 const BOUND: Duration = Duration::from_secs(30);
@@ -74,7 +74,7 @@ impl World {
         }
 
         // The new cluster has another id, and audit files of its own.
-        self.trail.set_aside()?;
+        self.trail.as_mut().map(TrailFiles::set_aside).transpose()?;
         self.cluster.set_cluster_id(&cluster_id).map_err(io::Error::other)?;
         self.observer.forget_terms();
         self.recorder.fact(Fact::Restored);

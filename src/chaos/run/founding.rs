@@ -26,7 +26,7 @@ pub(super) struct RoutedCluster {
     pub(super) links: Links,
     pub(super) tools: Tools,
     pub(super) node_programs: NodePrograms,
-    pub(super) trail: TrailFiles,
+    pub(super) trail: Option<TrailFiles>,
     pub(super) roster: Roster,
 }
 
@@ -94,8 +94,10 @@ pub(super) async fn start(
     mut node_programs: NodePrograms,
     recorder: &Recorder,
 ) -> Result<RoutedCluster, RunError> {
-    let trail = TrailFiles::below(&options.directory)?;
-    let audit = AuditConfig { directory: trail.directory().to_owned(), ..AuditConfig::default() };
+    let trail = if options.audit { Some(TrailFiles::below(&options.directory)?) } else { None };
+    let directory = trail.as_ref().map(|trail| trail.directory().to_owned());
+    let audit =
+        directory.map_or_else(AuditConfig::default, |directory| AuditConfig { directory, ..AuditConfig::default() });
     let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
     let founder = node_programs.founder();
     let mut cluster = LocalCluster::start(ClusterOptions {

@@ -111,6 +111,9 @@ pub struct RunOptions {
     pub clients: usize,
     /// Whether all processes speak TLS, with certificates of the run's own.
     pub tls: bool,
+    /// Whether the nodes write an audit trail, which is verified at the end. With one, a node whose table differs from that of the others
+    /// ends.
+    pub audit: bool,
     /// Programs of the user's own, which use the cluster at the same time: commands for `sh -c`. Their environment has the settings that
     /// the help of `lockkeeper chaos run` lists.
     pub programs: Vec<String>,
@@ -543,7 +546,7 @@ impl ChaosRun {
         outcome.late_writes = resource.late();
 
         drop((observer, clients));
-        ending::stop_and_verify(cluster, &trail, &node_programs, &stop, &mut outcome).await;
+        ending::stop_and_verify(cluster, trail.as_ref(), &node_programs, &stop, &mut outcome).await;
         drop(links);
 
         let left_out = merge::merge(parts.path(), meta(options.seed), &outcome.history)

@@ -63,6 +63,9 @@ pub(super) struct RunChaos {
     /// TLS between all nodes and clients; the faults `restore` and `restore-again` are skipped then
     #[arg(long)]
     tls: bool,
+    /// The nodes write no audit trail: a node whose table differs from that of the others then answers on
+    #[arg(long)]
+    no_audit: bool,
     /// A program of your own that uses the cluster at the same time, for `sh -c`; may be given several times
     ///
     /// It is told the nodes by LOCKKEEPER_ENDPOINTS, and by LOCKKEEPER_DYNAMODB_ENDPOINTS, LOCKKEEPER_ETCD_ENDPOINTS and
@@ -96,6 +99,7 @@ impl RunChaos {
             faults: self.faults.chosen.clone(),
             clients: self.clients.into(),
             tls: self.tls,
+            audit: !self.no_audit,
             programs: self.programs.clone(),
             directory: self.out.clone().unwrap_or_else(|| format!("chaos-{seed}").into()),
         };
@@ -140,8 +144,9 @@ impl RunChaos {
 
     /// The command that repeats the run, as far as the machine is deterministic.
     fn command(&self, seed: u64) -> String {
-        let Self { nodes, duration, faults, clients, tls, programs, earlier, .. } = self;
+        let Self { nodes, duration, faults, clients, tls, no_audit, programs, earlier, .. } = self;
         let tls = if *tls { " --tls" } else { "" };
+        let no_audit = if *no_audit { " --no-audit" } else { "" };
         let earlier = match earlier {
             Some(Some(program)) => format!(" --earlier={}", quoted(&program.display().to_string())),
             Some(None) => " --earlier".to_owned(),
@@ -151,7 +156,7 @@ impl RunChaos {
         let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
         let faults = &faults.text;
         format!(
-            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}{tls}{earlier}{programs}"
+            "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}{tls}{no_audit}{earlier}{programs}"
         )
     }
 }
