@@ -35,7 +35,6 @@ impl Evidence for NotServed<'_> {
 pub(super) fn check(run: &Run<'_>) -> Finding {
     let mut investigation = Investigation::new(Property::Liveness);
     investigation.count("acquires served after a heal", 0);
-    let asked = sorted(run.acquires().map(|(_, operation, _)| operation.invoked_ns));
     let served = served(run);
     let tries: Vec<_> = run.acquires().filter(|(_, _, acquire)| acquire.wait == Wait::None).collect();
 
@@ -63,7 +62,7 @@ pub(super) fn check(run: &Run<'_>) -> Finding {
                     investigation.count("acquires served after a heal", 1);
                 }
                 Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => {
-                    if due_ns <= until_ns && !gone(run, acquire) && !gave_up(operation, due_ns, &asked, &served) {
+                    if due_ns <= until_ns && !gone(run, acquire) && !gave_up(operation, due_ns, &served) {
                         investigation.report(&NotServed { operation, due_ns });
                     }
                 }
@@ -81,25 +80,16 @@ fn served(run: &Run<'_>) -> Vec<u64> {
         Ended::Fail(reason) => reason != "unavailable",
         Ended::Info | Ended::Open => false,
     };
-    sorted(run.acquires().filter(|(_, operation, _)| answered(operation)).map(|(_, it, _)| it.ended_ns))
-}
-
-fn sorted(times: impl Iterator<Item = u64>) -> Vec<u64> {
-    let mut times: Vec<_> = times.collect();
-    times.sort_unstable();
-    times
+    let mut served: Vec<_> =
+        run.acquires().filter(|(_, operation, _)| answered(operation)).map(|(_, it, _)| it.ended_ns).collect();
+    served.sort_unstable();
+    served
 }
 
 /// Whether the client waited shorter than the bound, and others got answers in that time: then its own answer was lost on the network.
-/// If nobody asked after it gave up, nobody knows whether there would have been an answer in time.
-fn gave_up(operation: &Operation<'_>, due_ns: u64, asked: &[u64], served: &[u64]) -> bool {
-    let next_is_due = |times: &[u64], after_ns: u64| {
-        let next = times.partition_point(|time_ns| *time_ns <= after_ns);
-        times.get(next).is_some_and(|time_ns| *time_ns <= due_ns)
-    };
-    let has_no_answer = matches!(operation.ended, Ended::Info | Ended::Open);
-    let was_last = has_no_answer && !next_is_due(asked, operation.listened_ns);
-    operation.listened_ns < due_ns && (was_last || next_is_due(served, operation.invoked_ns))
+fn gave_up(operation: &Operation<'_>, due_ns: u64, served: &[u64]) -> bool {
+    let next = served.partition_point(|served_ns| *served_ns <= operation.invoked_ns);
+    operation.listened_ns < due_ns && served.get(next).is_some_and(|served_ns| *served_ns <= due_ns)
 }
 
 /// Whether the session is over, so that the client no longer waits.
