@@ -167,6 +167,11 @@ impl Fault {
         matches!(self, Self::Restore | Self::RestoreAgain)
     }
 
+    /// Whether the fault strikes the disk of the audit files.
+    pub(super) fn is_of_audit(self) -> bool {
+        matches!(self, Self::SlowAudit | Self::HungAudit)
+    }
+
     /// Whether the fault is a request to the cluster that takes effect after a while. Other faults may strike meanwhile.
     pub(super) fn is_request(self) -> bool {
         self == Self::Transfer || self.group() == Group::Membership

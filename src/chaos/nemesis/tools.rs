@@ -42,16 +42,22 @@ pub(crate) struct Tools {
     no_restore: Option<&'static str>,
     /// Why this run cannot change the membership, if it cannot.
     no_changes: Option<&'static str>,
+    /// Why this run has no audit files, if it has none.
+    no_audit: Option<&'static str>,
 }
 
 impl Tools {
-    pub(crate) fn find(no_restore: Option<&'static str>, no_changes: Option<&'static str>) -> Self {
+    pub(crate) fn find(
+        no_restore: Option<&'static str>,
+        no_changes: Option<&'static str>,
+        no_audit: Option<&'static str>,
+    ) -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
         let strace = env::split_paths(&path).map(|folder| folder.join("strace")).find(|file| file.is_file());
         let named = env::var_os(LIBFAKETIME).map(PathBuf::from);
         let usual = LIBFAKETIME_PLACES.iter().map(PathBuf::from);
         let libfaketime = named.into_iter().chain(usual).find(|file| file.is_file());
-        Self { strace, libfaketime, is_not_loaded: false, faked: Vec::new(), no_restore, no_changes }
+        Self { strace, libfaketime, is_not_loaded: false, faked: Vec::new(), no_restore, no_changes, no_audit }
     }
 
     /// Disables libfaketime if this process, which was started under it, has not loaded it: then none does. A program that is linked
@@ -85,6 +91,7 @@ impl Tools {
             Group::Disk if self.strace.is_none() => {
                 Some("strace is not installed, or may not attach to other processes")
             }
+            Group::Disk if fault.is_of_audit() => self.no_audit,
             Group::Partition | Group::Network | Group::Pause | Group::Kill | Group::Clock | Group::Disk => None,
             Group::Operation => None,
             Group::Membership => self.no_changes,
@@ -192,6 +199,7 @@ mod tests {
             faked: Vec::new(),
             no_restore: None,
             no_changes: None,
+            no_audit: None,
         };
         tools.check_loaded(std::process::id());
         tools.missing(Fault::ClockJump)

@@ -88,6 +88,11 @@ fn no_changes(options: &RunOptions) -> Option<&'static str> {
     is_mixed.then_some("the last node that runs the earlier program could leave, and the cluster version would rise")
 }
 
+/// Returns why this run has no audit files, if it has none.
+fn no_audit(options: &RunOptions) -> Option<&'static str> {
+    (!options.audit).then_some("the nodes write no audit trail")
+}
+
 /// Founds the cluster with direct addresses, on which its nodes must agree. Then routes it through the links.
 pub(super) async fn start(
     options: &RunOptions,
@@ -114,7 +119,7 @@ pub(super) async fn start(
     })
     .await?;
 
-    let mut tools = Tools::find(no_restore(options), no_changes(options));
+    let mut tools = Tools::find(no_restore(options), no_changes(options), no_audit(options));
     if let Some(pid) = cluster.node(1).pid() {
         tools.try_on(pid).await;
     }

@@ -63,7 +63,8 @@ pub(super) struct RunChaos {
     /// TLS between all nodes and clients; the faults `restore` and `restore-again` are skipped then
     #[arg(long)]
     tls: bool,
-    /// The nodes write no audit trail: a node whose table differs from that of the others then answers on
+    /// The nodes write no audit trail: a node whose table differs from that of the others then answers on. The faults `slow-audit` and
+    /// `hung-audit` are skipped
     #[arg(long)]
     no_audit: bool,
     /// A program of your own that uses the cluster at the same time, for `sh -c`; may be given several times
@@ -116,8 +117,9 @@ impl RunChaos {
         print(&judged.text())?;
 
         let page = directory.join("report.html");
+        let audit = if self.no_audit { "" } else { ", audit/" };
         print(&format!(
-            "\nreport: {}; in the same directory: report.json, history.jsonl, nodes/, audit/\n",
+            "\nreport: {}; in the same directory: report.json, history.jsonl, nodes/{audit}\n",
             page.display()
         ))?;
 
